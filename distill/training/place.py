@@ -94,7 +94,7 @@ def refuse_missing_cache(cache: str) -> None:
     """Raise :class:`MissingInputError` where ``cache`` is no folder and no remote; it names the remotes."""
     if Path(cache).expanduser().exists() or _is_remote(cache):
         return
-    from embedcache.share.names import list_remotes
+    from embedcache.share.location import list_remotes
 
     raise MissingInputError(
         f"no cache at {cache}: the folder does not exist, and no remote has this name (remotes: "
@@ -134,7 +134,7 @@ def refuse_unknown_rows(where: str | None, place: Place) -> None:
 
 
 def _is_remote(cache: str) -> bool:
-    from embedcache.share.names import is_remote
+    from embedcache.share.location import is_remote
 
     return is_remote(cache)
 

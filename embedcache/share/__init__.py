@@ -1,11 +1,10 @@
 """Sharing caches over remotes: copy what is missing, then publish a manifest."""
 
+from embedcache.share.care import collect, drop, list_remote, verify_remote
 from embedcache.share.files import Selection
-from embedcache.share.inspect import list_remote, verify_remote
-from embedcache.share.names import add_remote, list_remotes, remove_remote
+from embedcache.share.location import add_remote, list_remotes, remove_remote
 from embedcache.share.pull import PullResult, pull
 from embedcache.share.push import PushResult, push
-from embedcache.share.tidy import collect, drop
 
 __all__ = [
     "PullResult",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.corpus.corpus import Corpus, CorpusRef
@@ -14,7 +16,7 @@ from embedcache.errors import InputError
 from embedcache.fsio import sha256_file
 from embedcache.inventory import Kind
 from embedcache.projection import PROJECTION
-from embedcache.share.manifest import NAMED_BY_DIGEST, SharedCorpus, SharedFile
+from embedcache.share.manifest import NAMED_BY_DIGEST, SharedCorpus, SharedFile, SharedTeacher
 from embedcache.store.checked import CheckedFiles
 from embedcache.store.containers import open_container
 from embedcache.store.shard import Shard
@@ -73,25 +75,40 @@ class Selection:
         )
 
 
-@dataclass(frozen=True)
-class LocalTeacher:
-    """A teacher of a cache, with its shards opened and checked.
+@dataclass
+class Bundle:
+    """Files of a teacher or of a corpus in a cache, which a manifest lists together.
 
     Attributes:
-        teacher: one of its names, with the contract.
-        names: all of them.
-        shards: the shards and their entries in a manifest.
-        files: its other files; listed in full by every manifest that adds a shard of it.
+        card: its entry on the card; without rows for a teacher.
+        documents: the files that every manifest lists which adds anything of it.
+        shards: shards of a teacher.
+        sources: the bytes of its objects, key lists of shards included: sha256 -> size, and a function that
+            reads them.
     """
 
-    teacher: CachedTeacher
-    names: list[str]
-    shards: list[tuple[SharedFile, Shard]]
-    files: list[SharedFile]
+    card: SharedTeacher | SharedCorpus
+    documents: list[SharedFile] = field(default_factory=list)
+    shards: list[SharedFile] = field(default_factory=list)
+    sources: dict[str, tuple[int, Callable[[], Any]]] = field(default_factory=dict)
+
+    def add(self, cache: Cache, path: Path) -> None:
+        """Add a document.
+
+        Raises:
+            InputError: if it is missing.
+        """
+        if not path.is_file():
+            raise InputError(f"{path} is missing: run 'embedcache repair', then push again.")
+        name, size = path.relative_to(cache.folder).as_posix(), path.stat().st_size
+        # Checked when it is sent.
+        sha256 = path.stem if path.suffix in (".arrow", ".npy") else sha256_file(path)
+        self.documents.append(SharedFile(path=name, sha256=sha256, bytes=size))
+        self.sources[sha256] = (size, path.read_bytes)
 
 
-def local_teachers(cache: Cache, selection: Selection) -> list[LocalTeacher]:
-    """Return the chosen teachers of a cache.
+def local_teachers(cache: Cache, selection: Selection) -> list[Bundle]:
+    """Return the chosen teachers of a cache, with their shards opened and checked.
 
     Raises:
         InputError: if a requested name is missing.
@@ -109,21 +126,32 @@ def local_teachers(cache: Cache, selection: Selection) -> list[LocalTeacher]:
     ]
 
 
-def _local_teacher(cache: Cache, group: list[CachedTeacher]) -> LocalTeacher:
-    contract = group[0].contract
-    folder = cache.teacher_folder(contract)
+def _local_teacher(cache: Cache, group: list[CachedTeacher]) -> Bundle:
+    contract, origin = group[0].contract, group[0].origin
+    folder, container = cache.teacher_folder(contract), cache.container(contract)
+    names = [one.name for one in group]
+    model, licence = origin.get("model_id", origin.get("spec", "")), origin.get("licence", "")
+    bundle = Bundle(SharedTeacher(contract=contract.id, names=names, rows=0, model=model, licence=licence))
     shards = cache.store(contract).shards
-    used = {f"{shard.header.codebook}.npy" for shard in shards if shard.header.codebook}
-    paths = [folder / "contract.json", *(folder / "names" / f"{one.name}.json" for one in group)]
-    paths += sorted(path for path in folder.glob("codebooks/*.npy") if path.name in used)
-    paths += [path for path in (table_path(cache.folder, contract), folder / PROJECTION) if path.is_file()]
-    files = [_shared(cache, path) for path in paths]
-    listed = [(shared_shard(contract.id, shard), shard) for shard in shards]
-    return LocalTeacher(group[0], [one.name for one in group], listed, files)
+    codebooks = sorted({digest for shard in shards if (digest := shard.header.codebook)})
+    optional = (table_path(cache.folder, contract), folder / PROJECTION)
+    for path in (
+        folder / "contract.json",
+        *(folder / "names" / f"{name}.json" for name in names),
+        *(folder / "codebooks" / f"{digest}.npy" for digest in codebooks),
+        *(path for path in optional if path.is_file()),
+    ):
+        bundle.add(cache, path)
+    for shard in shards:
+        file = shared_shard(contract.id, shard)
+        bundle.shards.append(file)
+        bundle.sources[file.sha256] = (file.bytes, partial(container.open, shard.name))
+        bundle.sources[file.keys] = (file.key_bytes, shard.keys.tobytes)
+    return bundle
 
 
-def local_corpora(cache: Cache, selection: Selection) -> list[tuple[SharedCorpus, list[SharedFile]]]:
-    """Return the chosen corpora of a cache with their current views: the card's entry, and the files.
+def local_corpora(cache: Cache, selection: Selection) -> list[Bundle]:
+    """Return the chosen corpora of a cache with their current views.
 
     Raises:
         InputError: if a requested name is missing.
@@ -134,11 +162,12 @@ def local_corpora(cache: Cache, selection: Selection) -> list[tuple[SharedCorpus
     found = []
     for corpus in cache.corpora() if selection.text else []:
         if selection.takes_corpus(corpus.name, corpus.info.digest):
-            views = corpus.views()
-            paths = [path for one in (corpus, *views) for path in corpus_paths(one)]
+            views, name, digest = corpus.views(), corpus.name, corpus.info.digest
             names = [view.name for view in views]
-            card = SharedCorpus(name=corpus.name, digest=corpus.info.digest, rows=len(corpus), views=names)
-            found.append((card, [_shared(cache, path) for path in paths]))
+            bundle = Bundle(SharedCorpus(name=name, digest=digest, rows=len(corpus), views=names))
+            for path in (path for one in (corpus, *views) for path in corpus_paths(one)):
+                bundle.add(cache, path)
+            found.append(bundle)
     return found
 
 
@@ -182,12 +211,3 @@ def shards_here(cache: Cache, contract_id: str) -> set[str]:
     """Return the names of the shards of a teacher in a cache, whichever container holds them."""
     folder = cache.folder / "teachers" / contract_id
     return set(open_container(folder, CheckedFiles()).names()) if folder.is_dir() else set()
-
-
-def _shared(cache: Cache, path: Path) -> SharedFile:
-    name = path.relative_to(cache.folder).as_posix()
-    if not path.is_file():
-        raise InputError(f"{path} is missing: run 'embedcache repair', then push again.")
-    digest_named = path.suffix in (".arrow", ".npy")
-    sha256 = path.stem if digest_named else sha256_file(path)
-    return SharedFile(path=name, sha256=sha256, bytes=path.stat().st_size)

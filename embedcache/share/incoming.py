@@ -23,9 +23,9 @@ from embedcache.inventory import Kind
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.projection import projection_digest
 from embedcache.share.files import corpus_paths, shared_shard
+from embedcache.share.filesystem import DamagedError
 from embedcache.share.manifest import SHARED, ManifestSet, SharedFile
-from embedcache.share.remote import MissingError, Remote
-from embedcache.share.transfer import DamagedError
+from embedcache.share.remote import Remote
 from embedcache.store import FolderShards, ShardStore
 from embedcache.store.checked import CheckedFiles
 from embedcache.store.index import StoreIndex
@@ -109,7 +109,7 @@ class Incoming:
         else:
             try:
                 self.remote.fetch(file.sha256, file.bytes, path, self.progress.advance)
-            except (DamagedError, MissingError) as error:
+            except DamagedError as error:
                 raise self.refusal([file.sha256], str(error)) from error
             self.fetched.append(file.bytes)
 

@@ -1,37 +1,22 @@
-"""The fsspec filesystem of a remote's URL. Credentials come from the environment, never from the URL."""
+"""Where remotes are: their URLs, and the names that a user gives them, ``team`` for ``s3://bucket/teachers``."""
 
 from __future__ import annotations
 
-import importlib.util
-import logging
+import json
+import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
-from embedcache.errors import InputError, MissingExtraError
+from embedcache.cache import REMOTE_MARKER
+from embedcache.errors import InputError
+from embedcache.fsio import make_directory, write_json
 
-if TYPE_CHECKING:
-    from fsspec import AbstractFileSystem
-
-READ_ONLY = ("http", "https", "hf")
-RENAMING = ("file", "sftp")
-"""Schemes whose files appear while they are written, so they are written aside and renamed."""
-_EXTRAS = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "az": ("adlfs", "azure"), "sftp": ("sshfs", "sftp")}
-_ANONYMOUS: dict[str, dict[str, Any]] = {"s3": {"anon": True}, "gs": {"token": "anon"}, "az": {"anon": True}}
-_HOST, _FOLDER = r"(?:[\w.-]+|\[[\da-fA-F:]+\])(?::\d{1,5})?", r"(?:/[^/?#]+)"
-_BUCKET = rf"[\w.-]+{_FOLDER}*(?:\?anonymous=true)?"
-# A user or a password has no place in them, but for the user of sftp.
-_FORMS = {
-    "file": (rf"(?:localhost)?{_FOLDER}+", "file:///FOLDER"),
-    "s3": (_BUCKET, "s3://BUCKET/FOLDER"),
-    "gs": (_BUCKET, "gs://BUCKET/FOLDER"),
-    "az": (_BUCKET, "az://CONTAINER/FOLDER"),
-    "sftp": (rf"(?:[^/@:?#]+@)?{_HOST}{_FOLDER}+", "sftp://USER@HOST/FOLDER"),
-    "http": (rf"{_HOST}{_FOLDER}*", "http://HOST/FOLDER"),
-    "https": (rf"{_HOST}{_FOLDER}*", "https://HOST/FOLDER"),
-    "hf": (rf"[\w-]+{_FOLDER}{{2,}}", "hf://datasets/OWNER/NAME"),
-}
+CONFIG_VARIABLE = "EMBEDCACHE_CONFIG"
+BUCKETS = ("s3", "gs", "az")
+SCHEMES = ("file", *BUCKETS, "sftp", "http", "https", "hf")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_PLACE = r"[\w.-]+(?::\d{1,5})?(?:/[^/?#]+)*"
 
 
 def checked_url(text: str) -> str:
@@ -41,28 +26,32 @@ def checked_url(text: str) -> str:
         InputError: if its scheme is unknown, it names no bucket, server or folder, or it holds credentials.
     """
     scheme, colon, rest = text.partition("://")
-    scheme = scheme.lower()
+    scheme, rest = scheme.lower(), rest.rstrip("/")
     if not colon:
-        if not text.strip() or "\0" in text or text.partition(":")[0] in _FORMS:
+        if not text.strip() or "\0" in text or text.partition(":")[0] in SCHEMES:
             raise InputError(
                 f"{text[:80]!r} is no remote: give a folder, or a URL such as s3://BUCKET/FOLDER."
             )
         return str(Path(text).expanduser().absolute())
-    if scheme not in _FORMS:
-        known = ", ".join(f"{one}://" for one in _FORMS)
+    if scheme not in SCHEMES:
+        known = ", ".join(f"{one}://" for one in SCHEMES)
         raise InputError(f"unknown kind of remote {scheme[:20]!r}: expected a folder or one of {known}.")
-    form, example = _FORMS[scheme]
-    rest = rest.rstrip("/")
     plain = unquote(rest)
+    if scheme == "file" and (path := plain.removeprefix("localhost")).startswith("/"):
+        return checked_url(path)
+    user = "(?:[^/@:?#]+@)?" if scheme == "sftp" else ""
+    option = r"(?:\?anonymous=true)?" if scheme in BUCKETS else ""
     is_path = not {"", ".", ".."} & set(plain.split("/")[1:])
-    if not (re.fullmatch(form, rest) and is_path and plain.isprintable()):
+    if scheme == "file" or not (
+        re.fullmatch(user + _PLACE + option, rest) and is_path and plain.isprintable()
+    ):
         # URLs are stored and shown, so this message does not repeat what may be a password.
         raise InputError(
-            f"a {scheme}:// URL that names no remote: expected {example}, without a password, '..' or "
-            "options but ?anonymous=true of a bucket. Credentials come from the environment."
+            f"a {scheme}:// URL that names no remote: expected {scheme}://PLACE/FOLDER, without a password, "
+            "'..' or options but ?anonymous=true of a bucket. Credentials come from the environment."
         )
     # Kept as it was written, and decoded where it is opened.
-    return plain.removeprefix("localhost") if scheme == "file" else f"{scheme}://{rest}"
+    return f"{scheme}://{rest}"
 
 
 def scheme_of(url: str) -> str:
@@ -70,58 +59,82 @@ def scheme_of(url: str) -> str:
     return url.partition("://")[0] if "://" in url else "file"
 
 
-def open_filesystem(url: str) -> tuple[AbstractFileSystem, str]:
-    """Return the filesystem of a URL from :func:`checked_url`, and the remote's folder in it.
+def url_of(remote: str) -> str:
+    """Return the URL of ``remote``: a name, a URL or a folder. A name wins over a folder.
 
     Raises:
-        MissingExtraError: if the scheme needs a package that is not installed.
-        Exception: what the client raises where it connects at once.
+        InputError: if it is none of them, or it could be a name and the file of names cannot be read.
     """
-    scheme = scheme_of(url)
-    module, extra = _EXTRAS.get(scheme, ("", ""))
-    if module and importlib.util.find_spec(module) is None:
-        raise MissingExtraError(f"{scheme}:// remotes need {module}: pip install 'embedcache[{extra}]'.")
-    import fsspec
+    if _NAME.fullmatch(remote):
+        known = list_remotes()
+        if remote in known:
+            return known[remote]
+        if not Path(remote).is_dir():
+            raise InputError(
+                f"no remote {remote!r} (known: {', '.join(known) or 'none'}) and no such folder. Add it with "
+                f"'embedcache remote add {remote} URL', or write ./{remote} for a new folder."
+            )
+    return checked_url(remote)
 
-    if scheme == "file":
-        return fsspec.filesystem("file", auto_mkdir=True, skip_instance_cache=True), url
-    plain, _, query = url.partition("?")
-    parts = urlsplit(plain)
-    # Others write there at the same time: what was listed before says nothing.
-    options: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False}
-    options |= _ANONYMOUS[scheme] if query else {}
-    if scheme == "sftp":
-        # sshfs checks no host keys by default; () stands for the user's known_hosts. It hands on to
-        # ssh what it does not know.
-        address: dict[str, Any] = {"host": parts.hostname, "port": parts.port, "username": parts.username}
-        given = {name: value for name, value in address.items() if value is not None}
-        limits = {"login_timeout": 30, "connect_timeout": 30, "keepalive_interval": 15}
-        fs = fsspec.filesystem("sftp", known_hosts=(), skip_instance_cache=True, **limits, **given)
-        return fs, unquote(parts.path)
-    if scheme in ("http", "https"):
-        from aiohttp import ClientTimeout
 
-        # By default a download may take five minutes.
-        timeout = ClientTimeout(total=None, sock_connect=10, sock_read=60)
-        options |= {"client_kwargs": {"timeout": timeout, "trust_env": True}, "encoded": True}
-        return fsspec.filesystem(scheme, **options), plain
-    # Remote tries again itself, so clients do little of that.
-    if scheme == "s3":
-        config = {"connect_timeout": 10, "read_timeout": 60, "retries": {"max_attempts": 1}}
-        # With more than one request at a time large files are kept in memory.
-        fs = fsspec.filesystem("s3", max_concurrency=1, config_kwargs=config, **options)
-        fs.retries = 2
-    elif scheme == "gs":
-        from gcsfs.core import GCSFileSystem  # type: ignore[import-untyped]
+def is_remote(place: str) -> bool:
+    """Return whether ``place`` is a URL, a remote's name or the folder of one. A name wins over a folder."""
+    if "://" in place or (_NAME.fullmatch(place) and place in list_remotes()):
+        return True
+    folder = Path(place).expanduser()
+    return (folder / REMOTE_MARKER).is_file() and not (folder / "cache.json").exists()
 
-        # gcsfs.GCSFileSystem asks another service about every bucket. It logs errors that are raised as well.
-        logging.getLogger("gcsfs").addHandler(logging.NullHandler())
-        fs = GCSFileSystem(**options)
-    else:
-        fs = fsspec.filesystem(scheme, **options)
-        if scheme == "az":
-            # There is no option for it.
-            for policy in fs.service_client._pipeline._impl_policies:
-                if hasattr(policy, "total_retries"):
-                    policy.total_retries = 1
-    return fs, f"{parts.netloc}{unquote(parts.path)}"
+
+def list_remotes() -> dict[str, str]:
+    """Return the remotes that have a name: name -> URL.
+
+    Raises:
+        InputError: if the file of names cannot be read.
+    """
+    path = _config_file()
+    try:
+        remotes = json.loads(path.read_bytes())["remotes"]
+        return {name: checked_url(url) for name, url in sorted(remotes.items())}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: the names of remotes cannot be read ({error}). Delete it.") from error
+
+
+def add_remote(name: str, url: str) -> str:
+    """Name the remote at ``url``; return the URL as it is kept.
+
+    Raises:
+        InputError: if the name is not allowed or is another remote's, or the URL cannot be used.
+        StorageError: if the file of names cannot be written.
+    """
+    if not _NAME.fullmatch(name):
+        raise InputError(f"{name[:80]!r}: a remote's name has up to 64 letters, digits, '.', '_' and '-'.")
+    kept, known = checked_url(url), list_remotes()
+    if known.get(name, kept) != kept:
+        raise InputError(f"{name!r} is {known[name]}: choose another name, or remove it with --remove first.")
+    _write({**known, name: kept})
+    return kept
+
+
+def remove_remote(name: str) -> None:
+    """Forget the name of a remote; the remote itself stays.
+
+    Raises:
+        InputError: if there is no such name.
+        StorageError: if the file of names cannot be written.
+    """
+    known = list_remotes()
+    if known.pop(name, None) is None:
+        raise InputError(f"no remote {name[:80]!r} (known: {', '.join(known) or 'none'}).")
+    _write(known)
+
+
+def _config_file() -> Path:
+    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(os.environ.get(CONFIG_VARIABLE) or f"{base}/embedcache/remotes.json").expanduser()
+
+
+def _write(remotes: dict[str, str]) -> None:
+    make_directory(_config_file().parent)
+    write_json(_config_file(), {"remotes": remotes})

@@ -15,13 +15,12 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from embedcache.codecs import CODEC_NAMES
-from embedcache.errors import InputError, RemoteError
+from embedcache.errors import InputError
 from embedcache.fsio import canonical_json, parsed_json
 from embedcache.inventory import Entry, Kind, entry_at
 from embedcache.keys import KEY_BYTES
 
 MOST_MANIFEST_BYTES = 64 << 20
-MOST_FILES = 250_000
 _LARGEST_OBJECT = 1 << 42
 
 SHARED = (
@@ -111,24 +110,32 @@ class SharedCorpus(_Document):
     views: list[_Text] = []
 
 
-class Manifest(_Document):
-    """Files that one push added, and its card.
+class Card(_Document):
+    """Card of a push, for people.
 
     Attributes:
-        files: sorted by path; objects that they name are on the remote.
-        teachers, corpora: the card, for people.
+        teachers, corpora: what it added to, or all of what is new.
         by, message, licence: as the pusher gave them.
         when: time of the push, UTC, ``2026-01-31T12:00:00Z``.
     """
 
-    version: Literal[2] = 2
-    files: Annotated[list[SharedFile], Field(max_length=MOST_FILES)]
     teachers: list[SharedTeacher] = []
     corpora: list[SharedCorpus] = []
     by: _Text = ""
     message: _Text = ""
     licence: _Text = ""
     when: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
+
+
+class Manifest(Card):
+    """Files that one push added, and its card.
+
+    Attributes:
+        files: sorted by path; objects that they name are on the remote.
+    """
+
+    version: Literal[2] = 2
+    files: list[SharedFile]
 
     def to_bytes(self) -> bytes:
         """Return the canonical JSON."""
@@ -166,9 +173,13 @@ def parse_manifest(name: str, data: bytes) -> Manifest:
     try:
         return Manifest.model_validate(parsed_json(data))
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))[:80]
-        raise ValueError(f"{place}: {first['msg'][:200]}") from None
+        raise ValueError(first_problem(error)) from None
+
+
+def first_problem(error: ValidationError) -> str:
+    """Return the place of the first wrong field, and what is wrong with it."""
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))[:80]}: {first['msg'][:200]}"
 
 
 class ManifestSet:
@@ -264,11 +275,3 @@ def names_beginning(names: Iterable[str], digits: Sequence[str], where: str) -> 
             )
         found += matches
     return found
-
-
-def refused(where: str, name: str, why: object) -> RemoteError:
-    """Return the error for a manifest that cannot be used."""
-    return RemoteError(
-        f"{where}: manifest {digest_in(name)[:12]} is refused ({why}). Leave it out with --skip-manifest "
-        f"{digest_in(name)[:12]}, or take it back with 'embedcache remote drop'."
-    )

@@ -8,45 +8,34 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
 
 from embedcache.cache import Cache
-from embedcache.errors import InputError
+from embedcache.errors import InputError, RemoteError
 from embedcache.progress import NO_PROGRESS, Progress
-from embedcache.share.files import LocalTeacher, Selection, local_corpora, local_teachers
+from embedcache.share.files import Bundle, Selection, local_corpora, local_teachers
+from embedcache.share.filesystem import Stat
 from embedcache.share.manifest import (
-    MOST_FILES,
+    MOST_MANIFEST_BYTES,
     Manifest,
-    ManifestSet,
     SharedCorpus,
     SharedFile,
     SharedTeacher,
     digest_in,
+    first_problem,
     manifest_name,
 )
-from embedcache.share.remote import MANIFESTS, Remote, object_path
+from embedcache.share.remote import GRACE, MANIFESTS, Remote, object_path
 from embedcache.share.sign import private_key, sign_manifest, signed_by
-from embedcache.share.transfer import Stat
-from embedcache.store.base import ShardContainer
-from embedcache.store.shard import Shard
 
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-DAY = 86_400.0
-LEAST_GRACE = DAY
-"""Seconds that an object no manifest lists is kept at least."""
-_TRUSTED = LEAST_GRACE / 2
-_SLICE = LEAST_GRACE / 4
-
-_Corpora = list[tuple[SharedCorpus, list[SharedFile]]]
-_Sources = dict[str, tuple[int, Callable[[], "memoryview | Path"]]]
-"""Objects of a cache: sha256 -> size, and a function that gives the bytes."""
+TRUSTED = GRACE / 2
+"""Seconds that an object which no manifest lists is relied on."""
+_SURVEYS = 3
 
 
 @dataclass(frozen=True)
@@ -55,35 +44,19 @@ class PushResult:
 
     Attributes:
         remote: its URL.
-        manifests: digests of the manifests that were written; none where nothing was new.
-        files: files that those list.
+        manifest: digest of the manifest that was written; empty where nothing was new.
+        files: files that it lists.
         sent: objects that were sent.
         sent_bytes: their size.
         present: objects that were there already.
     """
 
     remote: str
-    manifests: list[str]
+    manifest: str
     files: int
     sent: int
     sent_bytes: int
     present: int
-
-
-@dataclass
-class _News:
-    """Files of a cache that no manifest lists, and all documents that they need.
-
-    Attributes:
-        files: files other than shards: all those of a teacher or corpus that has anything new.
-        shards: shards.
-        teachers, corpora: the card.
-    """
-
-    files: list[SharedFile] = field(default_factory=list)
-    shards: list[SharedFile] = field(default_factory=list)
-    teachers: list[LocalTeacher] = field(default_factory=list)
-    corpora: list[SharedCorpus] = field(default_factory=list)
 
 
 def push(
@@ -121,155 +94,103 @@ def push(
     if chosen.is_part:
         raise InputError("rows and where choose a part for a pull; a push sends whole corpora.")
     key = None if sign is None else private_key(sign)
-    target = Remote(remote)
+    target = Remote(remote, to_write=True)
     target.refuse_nested(opened.folder)
     # Read before anything is written to the remote.
-    teachers, corpora = local_teachers(opened, chosen), local_corpora(opened, chosen)
-    sources = _sources(opened, teachers, corpora)
+    bundles = [*local_teachers(opened, chosen), *local_corpora(opened, chosen)]
+    sources = {sha256: source for bundle in bundles for sha256, source in bundle.sources.items()}
     if not dry_run:
-        target.create(opened)
-    manifests, total, files = list[str](), dict[str, int](), 0
-    while True:
-        surveyed = clock()
+        target.create()
+    sent: dict[str, int] = {}
+
+    def is_safe(sha256: str, found: Stat | None) -> bool:
+        """Return whether an object is whole, and garbage collection will leave it."""
+        if found is None or found.bytes != sources[sha256][0]:
+            return False
+        return sha256 in listed.objects or clock() - found.time < TRUSTED
+
+    def send(sha256: str) -> None:
+        # Another push may have sent it since the survey.
+        if not is_safe(sha256, target.stat(object_path(sha256))):
+            size, read = sources[sha256]
+            target.put(sha256, bytes(read()))
+            progress.advance(size)
+            sent[sha256] = size
+
+    for _ in range(_SURVEYS):
         # Objects first: what is deleted after that was old and unlisted, and is sent again.
-        objects = target.objects()
-        listed = target.manifests(opened)
+        objects, listed = target.objects(), target.manifests(opened)
         # A signature vouches for all that its owner has, also for what was pushed without it before.
-        news = _news(listed if key is None else _signed(target, listed, key), teachers, corpora)
-        if (count := len(news.files) + len(news.shards)) > MOST_FILES:
-            raise InputError(
-                f"{count:,} new files, expected at most {MOST_FILES:,} in a push: push one corpus or teacher "
-                "at a time, with --corpus or --teacher"
-            )
-        lacking = {
-            sha256: size
-            for sha256, (size, _) in sources.items()
-            if not _is_safe(objects.get(sha256), size, sha256 in listed.objects, surveyed)
-        }
-        if dry_run:
-            total, files = lacking, len(news.files) + len(news.shards)
+        counted = list(listed.manifests)
+        if key is not None:
+            counted = signed_by(target, counted, [key.public_key().public_bytes_raw()])
+        known = {file for name in counted for file in listed.manifests[name].files}
+        manifest = _manifest(bundles, known, clock(), by, message, licence)
+        lacking = {one: sources[one][0] for one in sources if not is_safe(one, objects.get(one))}
+        if dry_run or not lacking:
             break
         progress.phase("push", sum(lacking.values()), "bytes")
-        done = _send(target, sources, lacking, news, listed, surveyed, clock, progress)
-        total |= {sha256: size for sha256, size in done.items() if size}
-        left = lacking.keys() - done.keys()
-        added = [*news.files, *(one for one in news.shards if not {one.sha256, one.keys} & left)]
-        if added:
-            manifest = _manifest(news, added, by, message, licence, surveyed)
-            name = manifest_name(manifest.to_bytes(), manifest.when)
-            if key is not None:
-                sign_manifest(target, name, key)
-            target.write(f"{MANIFESTS}/{name}", manifest.to_bytes())
-            manifests.append(digest_in(name))
-            files += len(added)
-        # Garbage collection may have been about to delete what was old and is written again: look once more.
-        if not left and not lacking.keys() & objects.keys():
-            break
-    size, present = sum(total.values()), len(sources.keys() - total.keys())
-    return PushResult(target.url, manifests, files, len(total), size, present)
 
-
-def _sources(cache: Cache, teachers: list[LocalTeacher], corpora: _Corpora) -> _Sources:
-    sources: _Sources = {}
-    for one in teachers:
-        container = cache.container(one.teacher.contract)
-        for file, shard in one.shards:
-            sources[file.sha256] = (file.bytes, partial(_shard_bytes, container, shard))
-            sources[file.keys] = (file.key_bytes, partial(_key_bytes, shard))
-    for files in (*(one.files for one in teachers), *(files for _, files in corpora)):
-        sources |= {file.sha256: (file.bytes, partial(Path, cache.folder, file.path)) for file in files}
-    return sources
-
-
-def _shard_bytes(container: ShardContainer, shard: Shard) -> memoryview:
-    return memoryview(container.open(shard.name))
-
-
-def _key_bytes(shard: Shard) -> memoryview:
-    return memoryview(shard.keys.tobytes())
-
-
-def _signed(remote: Remote, listed: ManifestSet, key: Ed25519PrivateKey) -> ManifestSet:
-    signed = signed_by(remote, listed.manifests, [key.public_key().public_bytes_raw()])
-    return ManifestSet({name: one for name, one in listed.manifests.items() if signed[name]})
-
-
-def _is_safe(found: Stat | None, size: int, is_listed: bool, now: float) -> bool:
-    """Return whether an object need not be sent: it is whole, and garbage collection will leave it."""
-    return found is not None and found.bytes == size and (is_listed or now - found.time < _TRUSTED)
-
-
-def _news(listed: ManifestSet, teachers: list[LocalTeacher], corpora: _Corpora) -> _News:
-    # Entries as a whole: one that another manifest lists with other rows or keys does not count.
-    known, news = {file for one in listed.manifests.values() for file in one.files}, _News()
-    for one in teachers:
-        shards = [file for file, _ in one.shards if file not in known]
-        if shards or not known.issuperset(one.files):
-            # Listed again, so that what is new can be read though an older manifest is taken back.
-            news.files += one.files
-            news.shards += shards
-            news.teachers.append(one)
-    for card, files in corpora:
-        if not known.issuperset(files):
-            news.files += files
-            news.corpora.append(card)
-    return news
-
-
-def _send(
-    remote: Remote,
-    sources: _Sources,
-    lacking: Collection[str],
-    news: _News,
-    listed: ManifestSet,
-    surveyed: float,
-    clock: Callable[[], float],
-    progress: Progress,
-) -> dict[str, int]:
-    """Send objects, documents and texts first, until the slice of time is over; return bytes sent by object.
-
-    Those sent by another push since the survey count 0; those left for the next slice are not in it.
-    """
-    shards = {digest for file in news.shards for digest in (file.sha256, file.keys)}
-
-    def send(sha256: str) -> int | None:
-        if sha256 in shards and clock() - surveyed > _SLICE:
-            return None
-        size, source = sources[sha256]
-        # Another push may have sent it since the survey.
-        if _is_safe(remote.stat(object_path(sha256)), size, sha256 in listed.objects, clock()):
-            return 0
-        remote.put(sha256, source())
-        progress.advance(size)
-        return size
-
-    # Pushes that start together send in different orders, so each finds much of what the others sent.
-    order = sorted(lacking, key=lambda sha256: (sha256 in shards, random.random()))  # noqa: S311
-    sizes = zip(order, remote.in_threads(send, order), strict=True)
-    return {sha256: size for sha256, size in sizes if size is not None}
+        # Pushes that start together send in different orders, so each finds much of what the others sent.
+        target.in_threads(send, random.sample(sorted(lacking), len(lacking)))
+    else:
+        raise RemoteError(
+            f"{target.url}: {len(lacking):,} objects are missing, or old, after they were sent. Compare the "
+            "clocks of this machine and of the remote, and push again."
+        )
+    name = ""
+    if manifest.files and not dry_run:
+        name = manifest_name(manifest.to_bytes(), manifest.when)
+        if key is not None:
+            sign_manifest(target, name, key)
+        target.write(f"{MANIFESTS}/{name}", manifest.to_bytes())
+    sent = lacking if dry_run else sent
+    files, size, present = len(manifest.files), sum(sent.values()), len(sources) - len(sent)
+    return PushResult(target.url, digest_in(name), files, len(sent), size, present)
 
 
 def _manifest(
-    news: _News, files: list[SharedFile], by: str, message: str, licence: str, now: float
+    bundles: Iterable[Bundle],
+    known: Container[SharedFile],
+    now: float,
+    by: str,
+    message: str,
+    licence: str,
 ) -> Manifest:
-    teachers = []
-    for one in news.teachers:
-        contract_id, origin = one.teacher.contract.id, one.teacher.origin
-        teachers.append(
-            SharedTeacher(
-                contract=contract_id,
-                names=one.names,
-                rows=sum(file.rows for file in files if file.entry.teacher == contract_id),
-                model=origin.get("model_id", origin.get("spec", "")),
-                licence=origin.get("licence", ""),
-            )
+    """Return the manifest of what is not known, and of all documents that it needs.
+
+    Raises:
+        InputError: if it is too large.
+    """
+    files: dict[str, SharedFile] = {}
+    teachers, corpora = list[SharedTeacher](), list[SharedCorpus]()
+    for bundle in bundles:
+        # Entries as a whole: one that another manifest lists with other rows or keys does not count.
+        shards = [file for file in bundle.shards if file not in known]
+        if shards or any(file not in known for file in bundle.documents):
+            # Listed again, so that what is new can be read though an older manifest is taken back.
+            files |= {file.path: file for file in (*bundle.documents, *shards)}
+            if isinstance(bundle.card, SharedCorpus):
+                corpora.append(bundle.card)
+            else:
+                rows = sum(file.rows for file in shards)
+                teachers.append(bundle.card.model_copy(update={"rows": rows}))
+    when = datetime.fromtimestamp(now, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    try:
+        manifest = Manifest(
+            files=[files[path] for path in sorted(files)],
+            teachers=teachers,
+            corpora=corpora,
+            by=by,
+            message=message,
+            licence=licence,
+            when=when,
         )
-    return Manifest(
-        files=sorted({file.path: file for file in files}.values(), key=lambda file: file.path),
-        teachers=teachers,
-        corpora=news.corpora,
-        by=by,
-        message=message,
-        licence=licence,
-        when=datetime.fromtimestamp(now, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-    )
+    except ValidationError as error:
+        raise InputError(f"the push cannot be described: {first_problem(error)}.") from error
+    if len(manifest.to_bytes()) > MOST_MANIFEST_BYTES:
+        raise InputError(
+            f"{len(files):,} new files are more than a manifest can list: push one corpus or teacher at a "
+            "time, with --corpus or --teacher."
+        )
+    return manifest

@@ -1,4 +1,4 @@
-"""Signatures of manifests, with ed25519 keys as ssh has them.
+"""Signatures of manifests, with ed25519 keys as ssh-keygen makes them.
 
 A manifest lists the digests of all its files, so its signature vouches for every byte.
 """
@@ -10,9 +10,7 @@ import hashlib
 import importlib.util
 import json
 import os
-import struct
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,50 +24,34 @@ if TYPE_CHECKING:
 
 PASSPHRASE_VARIABLE = "EMBEDCACHE_SIGN_PASSPHRASE"  # noqa: S105 - a name
 _DOMAIN = b"embedcache manifest 2\n"
+_SSH_PREFIX = b"\0\0\0\x0bssh-ed25519\0\0\0\x20"
 _LARGEST_KEYS, _LARGEST_SIGNATURE = 1 << 20, 4096
 
 
-def fingerprint(key: bytes) -> str:
-    """Return the SHA-256 of a public key of 32 bytes as ssh spells it, in hexadecimal."""
-    blob = b"".join(struct.pack(">I", len(part)) + part for part in (b"ssh-ed25519", key))
-    return hashlib.sha256(blob).hexdigest()
-
-
-def shown(key: bytes) -> str:
-    """Return the fingerprint of a public key as ``ssh-keygen -l`` prints it."""
-    return "SHA256:" + base64.b64encode(bytes.fromhex(fingerprint(key))).decode().rstrip("=")
-
-
 def public_keys(path: str | Path) -> list[bytes]:
-    """Return the public keys in a file: one PEM, or lines as in ``id_ed25519.pub`` and ``authorized_keys``.
+    """Return the public keys in a file, each a line as in ``id_ed25519.pub``; 32 bytes each.
 
     Raises:
         InputError: if the file cannot be read, or holds anything but public ed25519 keys.
         MissingExtraError: if ``cryptography`` is not installed.
     """
-    data = _read_key(path)
+    lines = [line.strip() for line in _read_key(path).splitlines()]
     from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
     try:
-        if data.lstrip().startswith(b"-----"):
-            keys = [serialization.load_pem_public_key(data)]
-        else:
-            lines = [line.strip() for line in data.splitlines()]
-            # ssh_public_key wants an algorithm first, so options of authorized_keys are refused.
-            keys = [serialization.load_ssh_public_key(one) for one in lines if one and one[:1] != b"#"]
-    except (ValueError, TypeError, UnsupportedAlgorithm):
+        keys = [load_ssh_public_key(line) for line in lines if line and line[:1] != b"#"]
+    except (ValueError, UnsupportedAlgorithm):
         keys = []
-    if not keys or not all(isinstance(key, Ed25519PublicKey) for key in keys):
-        raise InputError(
-            f"{path}: expected public ed25519 keys, each a line that begins with ssh-ed25519, or PEM."
-        )
-    return [key.public_bytes_raw() for key in keys if isinstance(key, Ed25519PublicKey)]
+    found = [key.public_bytes_raw() for key in keys if isinstance(key, Ed25519PublicKey)]
+    if not found or len(found) != len(keys):
+        raise InputError(f"{path}: expected public ed25519 keys, each a line that begins with ssh-ed25519.")
+    return found
 
 
 def private_key(path: str | Path) -> Ed25519PrivateKey:
-    """Return the private key in a file, OpenSSH's or PEM; a locked one with ``$EMBEDCACHE_SIGN_PASSPHRASE``.
+    """Return OpenSSH's private key in a file; a locked one opens with ``$EMBEDCACHE_SIGN_PASSPHRASE``.
 
     Raises:
         InputError: if the file cannot be read, or holds no private ed25519 key that opens.
@@ -77,21 +59,18 @@ def private_key(path: str | Path) -> Ed25519PrivateKey:
     """
     data = _read_key(path)
     from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
-    is_ssh = b"BEGIN OPENSSH PRIVATE KEY" in data
-    load = serialization.load_ssh_private_key if is_ssh else serialization.load_pem_private_key
-    passphrase = os.environ.get(PASSPHRASE_VARIABLE, "").encode() or None
-    key = None
-    # A key that is not locked refuses a passphrase. No message may show anything of either.
-    for attempt in dict.fromkeys((None, passphrase)):
-        with suppress(ValueError, TypeError, UnsupportedAlgorithm):
-            key = load(data, attempt)
+    try:
+        key = load_ssh_private_key(data, os.environ.get(PASSPHRASE_VARIABLE, "").encode() or None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
     if not isinstance(key, Ed25519PrivateKey):
+        # No more of the error: it may show something of the key.
         raise InputError(
-            f"{path}: expected a private ed25519 key, as 'ssh-keygen -t ed25519' makes it; the passphrase of "
-            f"a locked one is read from ${PASSPHRASE_VARIABLE}."
+            f"{path}: expected a private ed25519 key, as 'ssh-keygen -t ed25519' makes it; set "
+            f"${PASSPHRASE_VARIABLE} if it is locked, and only then."
         )
     return key
 
@@ -104,18 +83,15 @@ def sign_manifest(remote: Remote, name: str, key: Ed25519PrivateKey) -> None:
     remote.write(_path(name, public), spelled_json(value))
 
 
-def signed_by(remote: Remote, names: Iterable[str], keys: Iterable[bytes]) -> dict[str, list[bytes]]:
-    """Return which of ``keys`` have signed each of the manifests ``names``; each signature is checked.
+def signed_by(remote: Remote, names: Iterable[str], keys: Iterable[bytes]) -> list[str]:
+    """Return those of the manifests ``names`` that one of ``keys`` has signed; each signature is checked.
 
     Raises:
         RemoteError: if the signatures cannot be read.
     """
     asked, every = list(names), list(keys)
-
-    def check(name: str) -> list[bytes]:
-        return [key for key in every if _is_signed(remote, name, key)]
-
-    return dict(zip(asked, remote.in_threads(check, asked), strict=True))
+    signed = remote.in_threads(lambda name: any(_is_signed(remote, name, key) for key in every), asked)
+    return [name for name, is_signed in zip(asked, signed, strict=True) if is_signed]
 
 
 def require_signed(remote: Remote, names: Iterable[str], keys_file: str | Path) -> list[str]:
@@ -126,11 +102,11 @@ def require_signed(remote: Remote, names: Iterable[str], keys_file: str | Path) 
         InputError, MissingExtraError: as :func:`public_keys`.
     """
     keys = public_keys(keys_file)
-    found = signed_by(remote, names, keys)
-    signed = [name for name, by in found.items() if by]
+    signed = signed_by(remote, names, keys)
     if not signed:
+        shown = (base64.b64encode(_fingerprint(key)).decode().rstrip("=") for key in keys)
         raise RemoteError(
-            f"{remote.url}: none of {len(found):,} manifests is signed by {', '.join(map(shown, keys))}. "
+            f"{remote.url}: no manifest is signed by {', '.join(f'SHA256:{one}' for one in shown)}. "
             "Check the key, or let its owner push again with --sign."
         )
     return signed
@@ -149,8 +125,13 @@ def _is_signed(remote: Remote, name: str, key: bytes) -> bool:
     return True
 
 
+def _fingerprint(key: bytes) -> bytes:
+    """Return the SHA-256 of a public key as ssh spells it."""
+    return hashlib.sha256(_SSH_PREFIX + key).digest()
+
+
 def _path(name: str, key: bytes) -> str:
-    return f"signatures/{digest_in(name)}/{fingerprint(key)}.json"
+    return f"signatures/{digest_in(name)}/{_fingerprint(key).hex()}.json"
 
 
 def _read_key(path: str | Path) -> bytes:

@@ -695,7 +695,7 @@ def test_a_mistyped_remote_is_refused_before_torch_is_imported(tmp_path):
     script = (
         "import sys\n"
         "from types import ModuleType\n"
-        "names = sys.modules['embedcache.share.names'] = ModuleType('embedcache.share.names')\n"
+        "names = sys.modules['embedcache.share.location'] = ModuleType('embedcache.share.location')\n"
         "names.is_remote = lambda place: False\n"
         "names.list_remotes = lambda: {'s3': './bucket', 'team': './folder'}\n"
         "sys.argv = ['distill', 'run', '--cache', 'ss3']\n"

@@ -21,7 +21,7 @@ from sharing import (
 
 from embedcache.cache import Cache
 from embedcache.cli.main import main
-from embedcache.share.names import CONFIG_VARIABLE
+from embedcache.share.location import CONFIG_VARIABLE
 
 
 class Outcome(NamedTuple):
@@ -38,7 +38,6 @@ class Outcome(NamedTuple):
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """Return a function that runs ``embedcache``."""
     monkeypatch.setenv(CONFIG_VARIABLE, str(tmp_path / "settings" / "remotes.json"))
-    monkeypatch.setenv("COLUMNS", "200")
 
     def run(*arguments: object) -> Outcome:
         monkeypatch.setattr("sys.argv", ["embedcache", *map(str, arguments)])
@@ -58,60 +57,41 @@ def cache(tmp_path: Path) -> Path:
 
 
 def test_push_and_pull_through_a_name(shell: Any, cache: Path, tmp_path: Path) -> None:
-    assert shell("remote", "add", "team", tmp_path / "remote").code == 0
-    assert shell("remote", "ls", "--json").json == {"team": str(tmp_path / "remote")}
+    remote, mine = tmp_path / "remote", tmp_path / "mine"
+    assert shell("remote", "add", "team", remote).code == 0
+    assert shell("remote", "ls", "--json").json == {"team": str(remote)}
     dry = shell("push", "team", "--cache", cache, "--dry-run", "--json").json
-    assert not (tmp_path / "remote").exists()
-    pushed = shell(
-        "push", "team", "--cache", cache, "--by", "Ann", "-m", "first", "--licence", "CC0", "--json"
-    )
-    assert pushed.code == 0
-    assert pushed.json.keys() == dry.keys()
-    assert pushed.json.keys() == {
-        *("remote", "manifests", "files", "sent", "sent_bytes", "present"),
-    }
-    assert pushed.json["sent"] == dry["sent"] == len(objects_in(tmp_path / "remote"))
-    preview = shell("pull", "team", "--cache", tmp_path / "mine", "--dry-run", "--json").json
-    assert not (tmp_path / "mine").exists()
-    pulled = shell("pull", "team", "--cache", tmp_path / "mine", "--json")
-    assert pulled.code == 0
-    assert pulled.json.keys() == preview.keys()
-    assert pulled.json.keys() >= {"files", "bytes", "corpora", "vectors", "left_out", "samples"}
-    assert (pulled.json["files"], pulled.json["bytes"]) == (preview["files"], preview["bytes"])
-    assert pulled.json["samples"][0]["verdict"] == "not compared"
-    assert content(tmp_path / "mine") == content(cache)
+    assert not remote.exists()
+    pushed = shell("push", "team", "--cache", cache, "--json").json
+    assert pushed == {**dry, "manifest": digests_of(remote)[0]}
+    assert pushed["sent"] == len(objects_in(remote))
+    dry = shell("pull", "team", "--cache", mine, "--dry-run", "--json").json
+    assert not mine.exists()
+    pulled = shell("pull", "team", "--cache", mine, "--json").json
+    assert {**pulled, "samples": []} == dry
+    assert pulled["samples"][0]["verdict"] == "not compared"
+    assert content(mine) == content(cache)
     for command in ("push", "pull"):
-        again = shell(command, "team", "--cache", tmp_path / "mine")
+        again = shell(command, "team", "--cache", mine)
         assert (again.code, again.err) == (0, "")
     assert shell("remote", "add", "team", "--remove").code == 0
     assert shell("remote", "ls").code == 0
     assert shell("push", "team", "--cache", cache).code == 2
 
 
-def test_ls_shows_pushes_and_a_card(shell: Any, cache: Path, tmp_path: Path) -> None:
+def test_ls_shows_cards(shell: Any, cache: Path, tmp_path: Path) -> None:
     remote = tmp_path / "remote"
-    private, _ = make_key(tmp_path, "key")
-    shell(
-        "push", remote, "--cache", cache, "--by", "Ann", "-m", "first", "--licence", "CC0", "--sign", private
-    )
+    shell("push", remote, "--cache", cache, "--by", "Ann", "-m", "first", "--licence", "CC0")
     (digest,) = digests_of(remote)
-    (push,) = shell("remote", "ls", remote, "--json").json["pushes"]
-    assert push["manifest"] == digest
-    assert (push["by"], push["message"], push["licence"], push["signatures"]) == ("Ann", "first", "CC0", 1)
-    assert push["teachers"][0]["rows"] == push["corpora"][0]["rows"] == 120
-    assert "files" in push
-    table, card = shell("remote", "ls", remote), shell("remote", "ls", remote, digest[:8])
-    assert (table.code, card.code) == (0, 0)
-    for word in (digest[:12], "Ann", "first"):
-        assert word in table.out
-        assert word in card.out
-    assert "CC0" in card.out
-    assert shell("remote", "ls", remote, "000000").code == 2
+    (push,) = shell("remote", "ls", remote, "--json").json
+    card = push["card"]
+    assert (push["manifest"], card["by"], card["message"], card["licence"]) == (digest, "Ann", "first", "CC0")
+    assert card["teachers"][0]["rows"] == card["corpora"][0]["rows"] == 120
+    table = shell("remote", "ls", remote).out
+    assert all(word in table for word in (digest[:12], "Ann", "first", "CC0"))
     bad = put_manifest(remote, b"{}", alone=False)
-    refused = shell("remote", "ls", remote, "--json")
-    assert refused.code == 1
-    assert list(refused.json["refused"]) == [bad]
-    assert len(refused.json["pushes"]) == 1
+    refused = shell("remote", "ls", remote)
+    assert (refused.code, bad[:12] in refused.err) == (1, True)
 
 
 def test_verify_finds_damage(shell: Any, cache: Path, tmp_path: Path) -> None:
@@ -136,13 +116,10 @@ def test_gc_and_drop(shell: Any, cache: Path, tmp_path: Path) -> None:
     remote = tmp_path / "remote"
     shell("push", remote, "--cache", cache)
     (digest,) = digests_of(remote)
-    shape = {"remote", "files", "bytes", "manifests", "kept"}
-    told = shell("remote", "gc", remote, "--grace", "1d", "--dry-run", "--json")
-    assert (told.code, told.json.keys(), told.json["files"]) == (0, shape, 0)
-    for grace in ("0.5d", "soon", "nan"):
-        assert shell("remote", "gc", remote, "--grace", grace).code == 2
-    dropped = shell("remote", "drop", remote, digest[:8], "--now", "--json")
-    assert (dropped.code, dropped.json.keys(), dropped.json["manifests"]) == (0, shape, [digest])
+    for options in ((), ("--dry-run",)):
+        assert shell("remote", "gc", remote, *options, "--json").json["files"] == 0
+    assert shell("remote", "drop", remote, "000000").code == 2
+    assert shell("remote", "drop", remote, digest[:8], "--now", "--json").json["files"] > 0
     assert objects_in(remote) == {}
     assert shell("remote", "drop", remote, digest[:8]).code == 2
     assert shell("pull", remote, "--cache", tmp_path / "mine").code == 1
@@ -155,19 +132,16 @@ def test_bad_vectors_exit_with_1(shell: Any, tmp_path: Path, monkeypatch: pytest
     bad = shell("pull", remote, "--cache", tmp_path / "mine")
     assert bad.code == 1
     assert "Mallory" in bad.out
-    assert digests_of(remote)[0][:12] in bad.out
     assert Cache(tmp_path / "mine").teachers() == []
     assert shell("pull", remote, "--cache", tmp_path / "other", "--no-sample-check").code == 0
 
 
 def test_options_of_pull(shell: Any, cache: Path, tmp_path: Path) -> None:
-    remote = tmp_path / "remote"
+    remote, mine = tmp_path / "remote", ("--cache", tmp_path / "mine")
     _, public = make_key(tmp_path, "key")
     shell("push", remote, "--cache", cache)
-    mine = ("--cache", tmp_path / "mine")
-    part = shell("pull", remote, *mine, "--corpus", "corpus", "--where", "row < 5", "--json")
-    assert len(part.json["corpora"]) == 1
-    assert part.json["vectors"] == {"fake": 40}
+    part = shell("pull", remote, *mine, "--corpus", "corpus", "--where", "row < 5", "--json").json
+    assert (len(part["corpora"]), part["vectors"]) == (1, {"fake": 40})
     codes = {
         ("--max-bytes", "1KB"): 2,
         ("--where", "row < 5"): 2,

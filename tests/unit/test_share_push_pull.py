@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -126,7 +127,7 @@ def test_manifests_are_deltas_and_nothing_is_sent_twice(tmp_path: Path, remote: 
     first = push(mine.folder, remote, by="Ann", message="first", licence="CC0")
     assert first.sent == len(objects_in(remote)) == len(listed_by(remote))
     again = push(mine.folder, remote)
-    assert (again.sent, again.files, again.manifests) == (0, 0, [])
+    assert (again.sent, again.files, again.manifest) == (0, 0, "")
     assert again.present == first.sent
     make_cache(mine.folder, TEXTS[80:120], name="more")
     push(mine.folder, remote)
@@ -183,8 +184,8 @@ def test_more_files_than_a_manifest_lists_are_refused_and_nothing_is_sent(
     tmp_path: Path, remote: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = make_cache(tmp_path / "a", TEXTS[:40])
-    monkeypatch.setattr(import_module("embedcache.share.push"), "MOST_FILES", 2)
-    with pytest.raises(InputError, match="at most 2"):
+    monkeypatch.setattr(import_module("embedcache.share.push"), "MOST_MANIFEST_BYTES", 1000)
+    with pytest.raises(InputError, match="manifest"):
         push(cache.folder, remote)
     assert Remote(remote).objects() == {}
 
@@ -230,8 +231,8 @@ def test_an_interrupted_pull_goes_on(tmp_path: Path, remote: str, monkeypatch: p
 def versions(tmp_path: Path, remote: str) -> tuple[Cache, Cache]:
     """Return two caches, older and newer, that have pushed other rows under one corpus name."""
     old, new = make_cache(tmp_path / "old", TEXTS[:60]), make_cache(tmp_path / "new", TEXTS[40:100])
-    push(old.folder, remote, clock=lambda: 1.8e9)
-    push(new.folder, remote, clock=lambda: 1.8e9 + 60)
+    push(old.folder, remote)
+    push(new.folder, remote, clock=lambda: time.time() + 60)
     return old, new
 
 

@@ -1,0 +1,239 @@
+"""Care of a remote: listing its pushes, verification, garbage collection by age, taking a push back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from embedcache.fsio import TEMPORARY_PREFIX
+from embedcache.progress import NO_PROGRESS, Progress
+from embedcache.share.filesystem import DamagedError
+from embedcache.share.manifest import (
+    MOST_MANIFEST_BYTES,
+    Card,
+    digest_in,
+    is_manifest_name,
+    names_beginning,
+    parse_manifest,
+)
+from embedcache.share.remote import DROPPED, GRACE, MANIFESTS, Remote, is_object, object_path
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """One push to a remote.
+
+    Attributes:
+        manifest: digest of its manifest.
+        card: its card.
+        files, bytes: number and size of the files that it added.
+    """
+
+    manifest: str
+    card: Card
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class RemoteCheck:
+    """Result of reading every object of a remote.
+
+    Attributes:
+        remote: its URL.
+        objects: listed objects.
+        bytes: size of those that were read.
+        missing: digests of listed objects that are missing, and who pushed them.
+        damaged: the same of objects with other bytes.
+        deleted: damaged objects that were deleted.
+    """
+
+    remote: str
+    objects: int
+    bytes: int
+    missing: dict[str, str]
+    damaged: dict[str, str]
+    deleted: int
+
+    @property
+    def is_sound(self) -> bool:
+        """True if every listed object is whole."""
+        return not (self.missing or self.damaged)
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """Files that were deleted from a remote, or with ``dry_run`` would be.
+
+    Attributes:
+        remote: its URL.
+        files: how many.
+        bytes: their size.
+    """
+
+    remote: str
+    files: int
+    bytes: int
+
+
+def list_remote(remote: str) -> list[Pushed]:
+    """Return the pushes to a remote, oldest first.
+
+    Raises:
+        RemoteError: if the remote cannot be reached, or a manifest cannot be used.
+    """
+    listed = Remote(remote).open().manifests()
+    pushes = []
+    for name, one in listed.manifests.items():
+        card = Card(**{field: getattr(one, field) for field in Card.model_fields})
+        pushes.append(Pushed(digest_in(name), card, len(one.files), sum(file.bytes for file in one.files)))
+    return pushes
+
+
+def verify_remote(
+    remote: str, *, delete_damaged: bool = False, progress: Progress = NO_PROGRESS
+) -> RemoteCheck:
+    """Read every object that a manifest lists.
+
+    Args:
+        remote: name or URL of the remote.
+        delete_damaged: delete damaged objects, so that the next push that has them sends them again.
+        progress: receives what is done.
+
+    Raises:
+        RemoteError: if the remote cannot be reached, or a manifest cannot be used.
+    """
+    source = Remote(remote, to_write=delete_damaged).open()
+    listed = source.manifests()
+    missing = listed.objects.keys() - source.objects().keys()
+    there = {sha256: size for sha256, size in listed.objects.items() if sha256 not in missing}
+    progress.phase("verify", sum(there.values()), "bytes")
+    with TemporaryDirectory(prefix="embedcache-verify-") as folder:
+
+        def is_damaged(sha256: str) -> bool:
+            target = Path(folder) / sha256
+            try:
+                source.fetch(sha256, there[sha256], target, progress.advance)
+            except DamagedError:
+                return True
+            target.unlink()
+            return False
+
+        found = zip(there, source.in_threads(is_damaged, there), strict=True)
+        damaged = [sha256 for sha256, is_bad in found if is_bad]
+        # A line that broke may have cut one off, so it is read once more before it is deleted.
+        bad = [sha256 for sha256 in damaged if delete_damaged and is_damaged(sha256)]
+    for sha256 in bad:
+        source.delete(object_path(sha256))
+    missing_by, damaged_by = ({one: listed.pushed_by([one]) for one in ones} for ones in (missing, damaged))
+    return RemoteCheck(
+        source.url, len(listed.objects), sum(there.values()), missing_by, damaged_by, deleted=len(bad)
+    )
+
+
+def collect(
+    remote: str,
+    *,
+    dry_run: bool = False,
+    clock: Callable[[], float] = time.time,
+    progress: Progress = NO_PROGRESS,
+) -> Deleted:
+    """Delete objects older than 14 days that no manifest and no younger tombstone lists.
+
+    Safe while others push: a push relies on an unlisted object only while it is younger than half of that.
+
+    Args:
+        remote: name or URL of the remote.
+        dry_run: delete nothing.
+        clock: the time in seconds since 1970.
+        progress: receives what is done.
+
+    Raises:
+        InputError: if the remote is read-only.
+        RemoteError: if it cannot be reached, or a manifest cannot be used.
+    """
+    target = Remote(remote, to_write=True).open()
+    # Objects before manifests: a push that relies on an object which is old now has its manifest written.
+    before = clock() - GRACE
+    files = target.find("")
+    listed = set(target.manifests().objects)
+    # After the manifests: a push that is taken back meanwhile is still among one of the two.
+    dropped = {path: stat for path, stat in target.find(DROPPED).items() if is_manifest_name(_name(path))}
+    expired = [path for path, stat in dropped.items() if stat.time <= before]
+    for path in dropped.keys() - expired:
+        listed |= _objects_of(_name(path), target.read(path, MOST_MANIFEST_BYTES)).keys()
+    old = {
+        path: stat.bytes
+        for path, stat in files.items()
+        if stat.time <= before
+        and ((is_object(path) and _name(path) not in listed) or _name(path).startswith(TEMPORARY_PREFIX))
+    }
+    if dry_run:
+        return Deleted(target.url, len(old), sum(old.values()))
+    progress.phase("delete", len(old), "files")
+
+    def delete(path: str) -> bool:
+        # A push may have written it again since it was listed.
+        stat = target.stat(path)
+        is_old = stat is not None and stat.time <= before
+        if is_old:
+            target.delete(path)
+        progress.advance()
+        return is_old
+
+    sizes = [old[path] for path, done in zip(old, target.in_threads(delete, old), strict=True) if done]
+    for path in expired:
+        target.delete(path)
+    return Deleted(target.url, len(sizes), sum(sizes))
+
+
+def drop(
+    remote: str, manifests: Sequence[str], *, now: bool = False, progress: Progress = NO_PROGRESS
+) -> Deleted:
+    """Take pushes back: what their manifests alone list is not on the remote any more.
+
+    Args:
+        remote: name or URL of the remote.
+        manifests: beginnings of digests of manifests, six digits or more.
+        now: delete the objects, for texts that should not have been shared. Nobody should push meanwhile.
+        progress: receives what is done.
+
+    Raises:
+        InputError: if a beginning names no manifest, or several, or the remote is read-only.
+        RemoteError: if the remote cannot be reached.
+    """
+    target = Remote(remote, to_write=True).open()
+    names = names_beginning(target.manifest_names(), manifests, target.url)
+    objects: dict[str, int] = {}
+    for name in names:
+        data: bytes | None = None
+        # No push relies on a manifest that is too large to be read.
+        with suppress(DamagedError):
+            data = target.read(f"{MANIFESTS}/{name}", MOST_MANIFEST_BYTES)
+        if data is not None:
+            target.write(f"{DROPPED}/{name}", data)
+            objects |= _objects_of(name, data)
+        target.delete(f"{MANIFESTS}/{name}")
+    if not now:
+        return Deleted(target.url, 0, 0)
+    listed = target.manifests().objects
+    unlisted = [sha256 for sha256 in objects if sha256 not in listed]
+    progress.phase("delete", len(unlisted), "files")
+    paths = [*map(object_path, unlisted), *(f"{DROPPED}/{name}" for name in names)]
+    target.in_threads(target.delete, paths)
+    return Deleted(target.url, len(unlisted), sum(objects[sha256] for sha256 in unlisted))
+
+
+def _objects_of(name: str, data: bytes | None) -> dict[str, int]:
+    """Return the objects that a manifest lists; none where it cannot be used, and so no push relies on it."""
+    with suppress(ValueError):
+        return parse_manifest(name, data or b"").objects()
+    return {}
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
