@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -14,11 +16,9 @@ from embedcache.cli.tables import print_json, print_table, printable, shortened,
 from embedcache.sizes import counted
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from embedcache.querying import QueryResult
 
-_ENDINGS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
+_ENDINGS = (".csv", ".json", ".jsonl", ".parquet", ".pq")
 _MOST_ROWS = 50
 _LONGEST_CELL = 80
 _MOST_COMPONENTS = 3
@@ -27,103 +27,84 @@ _MOST_COMPONENTS = 3
 @click.command("query")
 @click.argument("sql")
 @cache_option
-@click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(["table", "csv", "json", "parquet"]),
-    help="json is one object a line.  [default: by the ending of --output, else table]",
-)
-@named("--output", "FILE", "Write the rows to FILE.")
+@named("--output", "FILE", f"Write the rows to FILE, by its ending: {', '.join(_ENDINGS)}.")
 @overwrite_option
-def query_command(
-    sql: str, cache: str, output_format: str | None, output: str | None, overwrite: bool
-) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line.")
+def query_command(sql: str, cache: str, output: str | None, overwrite: bool, as_json: bool) -> None:
     """Query a cache with one SELECT over rows, views, vectors, shards, teachers and corpora.
 
     "DESCRIBE rows" lists the columns of a table. rows.key = vectors.key joins texts with their vectors.
     """
-    from pathlib import Path
-
     from embedcache.querying import open_query
 
-    if output is not None and output_format is None:
-        output_format = _ENDINGS.get(Path(output).suffix.lower())
-    if output is not None and output_format in (None, "table"):
-        raise click.UsageError(f"{output}: expected --format, or a name that ends in {', '.join(_ENDINGS)}")
-    if output is None and output_format == "parquet":
-        raise click.UsageError("--format parquet needs --output FILE")
+    target = None if output is None else Path(output).expanduser()
+    if target is not None and target.suffix.lower() not in _ENDINGS:
+        raise click.UsageError(f"{output}: expected a name that ends in {', '.join(_ENDINGS)}")
     with open_query(cache, sql) as result:
-        if output is not None:
-            rows = _write_file(result, Path(output).expanduser(), str(output_format), overwrite=overwrite)
+        if target is not None:
+            rows = _write_file(result, target, overwrite=overwrite)
             click.echo(f"{counted(rows, 'row')} in {output}", err=True)
-        elif output_format in ("csv", "json"):
-            _write_text(result, sys.stdout, output_format)
+        elif as_json:
+            _write_text(result, sys.stdout, as_csv=False)
         else:
             _print_rows(result)
 
 
-def _write_file(result: QueryResult, target: Path, output_format: str, *, overwrite: bool) -> int:
+def _write_file(result: QueryResult, target: Path, *, overwrite: bool) -> int:
+    """Write the rows of a query to a file that appears when it is complete, and return their number."""
     import pyarrow.parquet as pq
 
     from embedcache.exporting import place
     from embedcache.fsio import temporary_sibling
 
+    ending, rows = target.suffix.lower(), 0
     with temporary_sibling(target) as temporary:
-        if output_format != "parquet":
-            with temporary.open("w", encoding="utf-8", newline="") as file:
-                rows = _write_text(result, file, output_format)
-        else:
-            rows = 0
+        if ending in (".parquet", ".pq"):
             with pq.ParquetWriter(temporary, result.schema, compression="zstd") as writer:
                 for batch in result.batches:
                     writer.write_batch(batch)
                     rows += batch.num_rows
+        else:
+            with temporary.open("w", encoding="utf-8", newline="") as file:
+                rows = _write_text(result, file, as_csv=ending == ".csv")
         place(temporary, target, overwrite=overwrite)
     return rows
 
 
-def _write_text(result: QueryResult, file: TextIO, output_format: str) -> int:
-    """Write CSV, or a JSON object a line: bytes are hexadecimal, NaN and infinities null."""
+def _write_text(result: QueryResult, file: TextIO, *, as_csv: bool) -> int:
+    """Write CSV, or a JSON object a line, and return the number of rows."""
     import csv
-    import json
 
-    rows, names = 0, result.schema.names
-    writer = csv.writer(file)
-    if output_format == "csv":
+    rows, names, writer = 0, result.schema.names, csv.writer(file)
+    if as_csv:
         writer.writerow(names)
     for values in _rows(result):
-        plain = [_plain(value) for value in values]
-        if output_format == "csv":
-            nested = (list, dict, bool)
-            writer.writerow([json.dumps(one) if isinstance(one, nested) else one for one in plain])
+        if as_csv:
+            writer.writerow(
+                [json.dumps(one) if isinstance(one, (list, dict, bool)) else one for one in values]
+            )
         else:
-            file.write(json.dumps(dict(zip(names, plain, strict=True)), ensure_ascii=False) + "\n")
+            file.write(json.dumps(dict(zip(names, values, strict=True)), ensure_ascii=False) + "\n")
         rows += 1
     return rows
 
 
-def _rows(result: QueryResult) -> Iterable[Sequence[Any]]:
+def _rows(result: QueryResult) -> Iterator[list[Any]]:
+    """Yield rows of values that JSON knows: bytes are hexadecimal, NaN and infinities null."""
     for batch in result.batches:
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            yield [_plain(value) for value in values]
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON knows it."""
     from decimal import Decimal
-    from math import isfinite
+
+    from pydantic_core import to_jsonable_python
 
     if isinstance(value, Decimal):
         # Sums of whole numbers are decimals.
         return int(value) if value == value.to_integral_value() else float(value)
-    if isinstance(value, float):
-        return value if isfinite(value) else None
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, dict):
-        return {str(name): _plain(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
-    return value if isinstance(value, (str, int, type(None))) else str(value)
+    return to_jsonable_python(value, bytes_mode="hex", inf_nan_mode="null", fallback=str)
 
 
 def _print_rows(result: QueryResult) -> None:
@@ -135,21 +116,19 @@ def _print_rows(result: QueryResult) -> None:
         click.echo("\n".join(plan for _, plan in rows))
         return
     print_table(result.schema.names, [[_cell(value) for value in row] for row in rows])
-    more = "; there are more: use --format csv or LIMIT" if len(found) > _MOST_ROWS else ""
+    more = "; there are more: use --output, --json or LIMIT" if len(found) > _MOST_ROWS else ""
     click.echo(f"{counted(len(rows), 'row')}{more}")
 
 
 def _cell(value: Any) -> str:
-    import json
-
+    if value is None:
+        return ""
     if isinstance(value, float):
         return f"{value:.9g}"
-    plain = _plain(value)
-    if isinstance(plain, list) and len(plain) > _MOST_COMPONENTS:
-        return f"[{', '.join(map(_cell, plain[:_MOST_COMPONENTS]))}, … {len(plain)}]"
-    if isinstance(plain, (list, dict, bool)):
-        plain = json.dumps(plain, ensure_ascii=False)
-    return shortened("" if plain is None else printable(str(plain)), _LONGEST_CELL)
+    if isinstance(value, list) and len(value) > _MOST_COMPONENTS:
+        return f"[{', '.join(map(_cell, value[:_MOST_COMPONENTS]))}, … {len(value)}]"
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict, bool)) else str(value)
+    return shortened(printable(text), _LONGEST_CELL)
 
 
 @click.command("export")

@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,13 +42,12 @@ class QueryResult:
     batches: Iterator[pa.RecordBatch]
 
 
-def query(cache: Cache | str | Path, sql: str, *, memory: str = "1GB") -> pa.Table:
+def query(cache: Cache | str | Path, sql: str) -> pa.Table:
     """Run one SELECT over the tables of a cache (:data:`TABLES`) and return its rows.
 
     Args:
         cache: the cache or its folder.
         sql: the statement, in DuckDB's SQL.
-        memory: memory DuckDB may use; beyond, it uses a temporary folder.
 
     Raises:
         InputError: if it is not one SELECT, is wrong, or reads anything but the cache.
@@ -57,18 +55,20 @@ def query(cache: Cache | str | Path, sql: str, *, memory: str = "1GB") -> pa.Tab
     """
     import pyarrow as pa
 
-    with open_query(cache, sql, memory=memory) as result:
+    with open_query(cache, sql) as result:
         return pa.Table.from_batches(list(result.batches), result.schema)
 
 
 @contextmanager
-def open_query(cache: Cache | str | Path, sql: str, *, memory: str = "1GB") -> Iterator[QueryResult]:
+def open_query(cache: Cache | str | Path, sql: str) -> Iterator[QueryResult]:
     """Yield the rows of a SELECT as a stream; arguments and errors as :func:`query`."""
     import pyarrow as pa
 
     tables = [table for table in TABLES if table in _words(sql)]
-    with _connect(open_cache(cache), tables or list(TABLES), memory) as connection:
-        with _explained(tables):
+    columns = "; ".join(f"{table}({', '.join(TABLES[table])})" for table in tables)
+    hint = columns or f"the tables are {', '.join(TABLES)}"
+    with _connect(open_cache(cache), tables or list(TABLES)) as connection:
+        with _explained(hint):
             kinds = [statement.type.name for statement in connection.extract_statements(sql)]
             if len(kinds) != 1 or kinds[0] not in ("SELECT", "EXPLAIN"):
                 raise InputError(f"expected one SELECT, found {', '.join(kinds) or 'nothing'}")
@@ -76,7 +76,7 @@ def open_query(cache: Cache | str | Path, sql: str, *, memory: str = "1GB") -> I
         schema = _distinct(reader.schema)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            with _explained(tables):
+            with _explained(hint):
                 while (batch := _interruptible(connection, lambda: next(reader, None))) is not None:
                     yield pa.record_batch(batch.columns, schema=schema)
 
@@ -102,20 +102,17 @@ def select_rows(
     """
     opened, words = open_cache(cache), _words(where)
     chosen = opened.corpus(corpus)
-    seen = None
-    if words & {"tokens", "truncated"}:
-        seen = opened.store(opened.teacher(teacher).contract)
+    seen = opened.store(opened.teacher(teacher).contract) if words & {"tokens", "truncated"} else None
     with _connect(opened, [table for table in TABLES if table in words]) as connection:
         connection.register("_selected", corpus_table(chosen, seen))
         rows = connection.sql("SELECT *, length(text) AS characters FROM _selected")
-        columns = f"the columns are {', '.join(rows.columns)}"
         changing = {name for (name,) in connection.execute(_CHANGING).fetchall()} - set(rows.columns)
         if found := sorted(words & changing):
             raise InputError(
                 f"--where {where!r}: {found[0]} gives other rows every time; "
                 "for a tenth of the rows use hash(key) % 10 = 0"
             )
-        with _explained(hint=f"--where {where!r} is no condition on rows; {columns}"):
+        with _explained(f"--where {where!r} is no condition on rows with {', '.join(rows.columns)}"):
             kinds = [str(kind) for kind in rows.select(where).types]
             if kinds != ["BOOLEAN"]:
                 raise InputError(f"--where {where!r} gives {', '.join(kinds)}, expected true or false")
@@ -134,33 +131,23 @@ def _words(sql: str) -> set[str]:
 
 
 @contextmanager
-def _connect(cache: Cache, tables: Iterable[str], memory: str = "1GB") -> Iterator[duckdb.DuckDBPyConnection]:
+def _connect(cache: Cache, tables: Iterable[str]) -> Iterator[duckdb.DuckDBPyConnection]:
     """Yield a connection that sees some of :data:`TABLES` and nothing else."""
     import duckdb
 
-    config: dict[str, Any] = {
-        "enable_external_access": False,
-        # A statement could read Python variables otherwise.
-        "python_enable_replacements": False,
-        "memory_limit": memory,
-        # DuckDB creates it when needed and removes it.
-        "temp_directory": str(Path(tempfile.gettempdir()) / f"embedcache-{uuid.uuid4().hex}"),
-    }
-    try:
-        connection = duckdb.connect(":memory:", config=config)
-    except duckdb.Error as error:
-        raise InputError(f"{_one_line(error)}; expected a size of --memory such as 2GB") from error
-    try:
+    # DuckDB creates the folder when memory runs out, and removes it.
+    spill = Path(tempfile.gettempdir()) / f"embedcache-{uuid.uuid4().hex}"
+    # A statement could read Python variables otherwise.
+    guards = {"enable_external_access": False, "python_enable_replacements": False}
+    with duckdb.connect(":memory:", config={**guards, "temp_directory": str(spill)}) as connection:
         for table in tables:
             create_table(connection, cache, table)
         connection.execute("SET lock_configuration = true")
         yield connection
-    finally:
-        connection.close()
 
 
 def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:
-    """Return the result of ``work``, which Ctrl-C ends: DuckDB itself does not always notice it."""
+    """Return the result of ``work``, which Ctrl-C ends: DuckDB itself does not notice it."""
     with ThreadPoolExecutor(1) as pool:
         result = pool.submit(work)
         try:
@@ -174,7 +161,7 @@ def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], T])
 
 
 @contextmanager
-def _explained(tables: Iterable[str] = (), hint: str = "") -> Iterator[None]:
+def _explained(hint: str) -> Iterator[None]:
     """Turn DuckDB's errors, also those of its Arrow streams, into an :class:`InputError` of one line."""
     import duckdb
     import pyarrow as pa
@@ -182,28 +169,16 @@ def _explained(tables: Iterable[str] = (), hint: str = "") -> Iterator[None]:
     try:
         yield
     except (duckdb.Error, pa.ArrowException, OSError) as error:
-        message = _one_line(error)
-        if message.startswith("Out of Memory"):
-            hint = "allow more with --memory"
-        elif message.startswith("Permission Error"):
-            hint = f"a statement reads the tables {', '.join(TABLES)} and nothing else"
-        elif not hint:
-            columns = "; ".join(f"{table}({', '.join(TABLES[table])})" for table in tables)
-            hint = columns or f"the tables are {', '.join(TABLES)}"
-        raise InputError(f"{message}; {hint}") from error
+        message = str(error).split("\n\nLINE ")[0].split("\nPossible solutions:")[0]
+        raise InputError(f"{' '.join(message.split())}; {hint}") from error
 
 
 def _distinct(schema: pa.Schema) -> pa.Schema:
-    """Return a schema in which a second column ``key`` is called ``key_2``."""
+    """Return a schema in which a second column ``key``, the fifth of all, is called ``key_5``."""
     import pyarrow as pa
 
-    names: list[str] = []
-    for name in schema.names:
-        numbered = (f"{name}_{number}" for number in count(2))
-        names.append(next(one for one in chain([name], numbered) if one not in names))
-    return pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)])
-
-
-def _one_line(error: Exception) -> str:
-    message = str(error).split("\n\nLINE ")[0].split("\nPossible solutions:")[0]
-    return " ".join(message.split())
+    names = schema.names
+    return pa.schema(
+        field.with_name(f"{name}_{number}") if name in names[: number - 1] else field
+        for number, (name, field) in enumerate(zip(names, schema, strict=True), 1)
+    )

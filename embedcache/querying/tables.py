@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,19 +50,14 @@ def create_table(connection: duckdb.DuckDBPyConnection, cache: Cache, table: str
     """
     import pyarrow as pa
 
-    columns = ", ".join(f"{name}::{kind} AS {name}" for name, kind in TABLES[table].items())
-    nothing = ", ".join(f"NULL::{kind} AS {name}" for name, kind in TABLES[table].items())
+    selects: list[str] = []
     if table in _LARGE:
         selects = list(_LARGE[table](connection, cache))
-    elif rows := list(_SMALL[table](cache)):
-        plain = [
-            {name: _json(value) if isinstance(value, dict) else value for name, value in row.items()}
-            for row in rows
-        ]
-        connection.register(f"_{table}", pa.Table.from_pylist(plain))
+    elif rows := [{name: _plain(value) for name, value in row.items()} for row in _SMALL[table](cache)]:
+        columns = ", ".join(f"{name}::{kind} AS {name}" for name, kind in TABLES[table].items())
+        connection.register(f"_{table}", pa.Table.from_pylist(rows))
         selects = [f"SELECT {columns} FROM _{table}"]
-    else:
-        selects = []
+    nothing = ", ".join(f"NULL::{kind} AS {name}" for name, kind in TABLES[table].items())
     body = " UNION ALL ".join(selects) or f"SELECT {nothing} WHERE false"
     connection.execute(f"CREATE VIEW {table} AS {body}")
 
@@ -76,13 +71,11 @@ def by_contract(cache: Cache) -> list[list[CachedTeacher]]:
 
 
 def _rows_arms(connection: duckdb.DuckDBPyConnection, cache: Cache) -> Iterator[str]:
-    corpora = cache.corpora()
     # UNION ALL reconciles the types of labels: numbers to DOUBLE, anything and text to VARCHAR.
-    no_label = "NULL" if any(corpus.info.has_labels for corpus in corpora) else "NULL::VARCHAR"
-    for number, corpus in enumerate(corpora):
+    for number, corpus in enumerate(cache.corpora()):
         connection.register(f"_rows_{number}", corpus_table(corpus))
         id_ = "id" if corpus.info.has_ids else "NULL::VARCHAR AS id"
-        label = "label" if corpus.info.has_labels else f"{no_label} AS label"
+        label = "label" if corpus.info.has_labels else "NULL AS label"
         columns = f"row, key, text, length(text) AS characters, {id_}, {label}"
         yield f"SELECT '{corpus.name}' AS corpus, {columns} FROM _rows_{number}"
 
@@ -102,13 +95,13 @@ def _vectors_arms(connection: duckdb.DuckDBPyConnection, cache: Cache) -> Iterat
     tables = [(teacher, *table) for teacher, store in stores for table in _shard_tables(store)]
     for number, (teacher, codec, table) in enumerate(tables):
         contract = teacher.contract
-        types, call = (["BLOB", "FLOAT"], "stored, scale") if codec.has_scale else (["BLOB"], "stored")
         decode, result = _decoder(codec, contract.dimension), f"FLOAT[{contract.dimension}]"
-        connection.create_function(f"_decode_{number}", decode, types, result, type="arrow")  # type: ignore[call-overload]
+        connection.create_function(f"_decode_{number}", decode, ["BLOB", "FLOAT"], result, type="arrow")  # type: ignore[call-overload]
         connection.register(f"_vectors_{number}", table)
+        scale = "scale" if codec.has_scale else "0"
         yield (
             f"SELECT '{teacher.name}' AS teacher, '{contract.id}' AS contract, key, "
-            f"_decode_{number}({call}){cast} AS vector, tokens, truncated, "
+            f"_decode_{number}(stored, {scale}){cast} AS vector, tokens, truncated, "
             f"'{codec.name}' AS codec, shard FROM _vectors_{number} WHERE own"
         )
 
@@ -197,7 +190,7 @@ def _shard_tables(store: ShardStore) -> Iterator[tuple[Codec, pa.Table]]:
     """Yield the stored rows of each codec (and codebook); ``own`` is false for rows the store never reads."""
     import pyarrow as pa
 
-    groups: dict[tuple[str, str | None], tuple[Codec, list[pa.RecordBatch]]] = {}
+    batches: dict[Codec, list[pa.RecordBatch]] = {}
     for shard, own in store.own_rows():
         columns = {
             "key": _binary(shard.keys),
@@ -209,10 +202,9 @@ def _shard_tables(store: ShardStore) -> Iterator[tuple[Codec, pa.Table]]:
         }
         if shard.stored.scale is not None:
             columns["scale"] = pa.array(shard.stored.scale)
-        _, batches = groups.setdefault((shard.codec.name, shard.codec.codebook), (shard.codec, []))
-        batches.append(pa.record_batch(columns))
-    for codec, batches in groups.values():
-        yield codec, pa.Table.from_batches(batches)
+        batches.setdefault(shard.codec, []).append(pa.record_batch(columns))
+    for codec, own_batches in batches.items():
+        yield codec, pa.Table.from_batches(own_batches)
 
 
 def _binary(values: NDArray[Any]) -> pa.Array:
@@ -225,7 +217,7 @@ def _binary(values: NDArray[Any]) -> pa.Array:
 
 
 def _decoder(codec: Codec, dimension: int) -> Callable[..., pa.Array]:
-    """Return a function from stored rows (and their scales) to float32 vectors."""
+    """Return a function from stored rows and their scales to float32 vectors."""
     import pyarrow as pa
 
     width = codec.width(dimension)
@@ -236,12 +228,13 @@ def _decoder(codec: Codec, dimension: int) -> Callable[..., pa.Array]:
         rows = stored.cast(pa.binary(row_bytes)).combine_chunks()
         start = rows.offset * row_bytes
         raw = np.frombuffer(rows.buffers()[1], codec.dtype, len(rows) * width, start).reshape(-1, width)
-        vectors = codec.decode(Stored(raw, None if scale is None else scale.to_numpy()))
+        vectors = codec.decode(Stored(raw, scale.to_numpy() if codec.has_scale else None))
         flat = pa.array(vectors.astype(np.float32, copy=False).reshape(-1))
         return pa.FixedSizeListArray.from_arrays(flat, dimension)
 
-    return decode if codec.has_scale else lambda stored: decode(stored, None)
+    return decode
 
 
-def _json(value: Mapping[str, object]) -> str:
-    return json.dumps(dict(value), ensure_ascii=False, sort_keys=True)
+def _plain(value: object) -> object:
+    """Return an object as JSON, anything else as it is."""
+    return json.dumps(value, ensure_ascii=False, sort_keys=True) if isinstance(value, dict) else value
