@@ -39,8 +39,8 @@ class ViewResult:
 
     Attributes:
         name: its name.
-        outcome: ``made``, ``remade``, ``there already``, ``removed`` with the rows it was made of;
-            of a dry run ``to make``, or ``to make, not counted``.
+        outcome: ``made``, ``there already``, or ``removed`` with the rows it was made of; of a dry run
+            ``to make``, or ``to make, not counted``.
         counts: ``changed``, ``unchanged``, and reason -> rows that kept their text for it.
     """
 

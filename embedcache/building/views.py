@@ -89,23 +89,20 @@ def make_views(
     for view in planned:
         name = view.recipe.name
         progress.phase(f"view {name}", len(corpus))
-        replaces = name in stale or name in corpus.view_names()
         stored, was_there = store_view(
             corpus,
             view.recipe,
-            maker_of(view, sources, read),
+            _maker_of(view, sources, read),
             replace=overwrite,
             keep_drafts=view.is_slow,
             progress=progress,
         )
-        outcome = "there already" if was_there else "remade" if replaces else "made"
-        made.append(ViewResult(name, outcome, dict(stored.record.counts)))
+        made.append(ViewResult(name, "there already" if was_there else "made", dict(stored.record.counts)))
     names = {view.name for view in made}
     return made + [ViewResult(name, "removed") for name in stale if name not in names]
 
 
-def maker_of(view: PlannedView, sources: Sequence[Source], read: ReadOptions) -> MakeRows:
-    """Return what makes the rows of a view, given the corpus's rows in their order."""
+def _maker_of(view: PlannedView, sources: Sequence[Source], read: ReadOptions) -> MakeRows:
     if view.recipe.reads_source:
         return ColumnCells(sources, read, str(view.recipe.parameters["column"])).make
     return lambda first_row, texts: view.maker(texts)
