@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from embedcache.contract import Contract
 from embedcache.errors import InputError, TeacherError
 from embedcache.store import Shard
-from embedcache.teacher.outputs import PROJECTION
+from embedcache.teacher.options import PROJECTION
 
 if TYPE_CHECKING:
     from embedcache.teacher.encode import Encoder

@@ -22,12 +22,10 @@ from embedcache.errors import CorruptCacheError, InputError, MissingVectorsError
 from embedcache.fsio import canonical_json, write_bytes
 from embedcache.missing import MissingRows
 from embedcache.store.base import VectorBatch
-from embedcache.teacher import outputs
+from embedcache.teacher.classifier import modules_of
+from embedcache.teacher.options import PROJECTION as OUTPUT
 
 PROJECTION = "projection.safetensors"
-OUTPUT = outputs.PROJECTION
-"""Output in the contract of a projection."""
-
 ROWS_A_SHARD = 16384
 
 
@@ -94,7 +92,7 @@ def write_derived(
 
 def projection_digest(contract: Contract) -> str | None:
     """The sha256 of the file of a projection's map; None for the contract of any other teacher."""
-    return str(outputs.modules_of(contract)[-1]["weights"]) if is_derived(contract) else None
+    return str(modules_of(contract)[-1]["weights"]) if is_derived(contract) else None
 
 
 def is_derived(contract: Contract) -> bool:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from distill.errors import DataError
 from embedcache.projection import base_of, is_derived
-from embedcache.teacher.outputs import LOGITS, modules_of
+from embedcache.teacher.classifier import modules_of
+from embedcache.teacher.options import LOGITS
 
 if TYPE_CHECKING:
     from embedcache.cache import Cache, CachedTeacher

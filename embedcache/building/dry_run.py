@@ -27,7 +27,7 @@ from embedcache.missing import MissingRows
 from embedcache.progress import Progress
 from embedcache.reuse import find_reusable
 from embedcache.store.base import Positions
-from embedcache.teacher.outputs import LOGITS
+from embedcache.teacher.options import LOGITS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

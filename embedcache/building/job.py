@@ -20,8 +20,7 @@ from embedcache.corpus.store import store_corpus
 from embedcache.errors import InputError
 from embedcache.progress import Progress
 from embedcache.teacher.lazy import LazyTeacher
-from embedcache.teacher.options import EncodeOptions, TeacherOptions
-from embedcache.teacher.outputs import EMBEDDING
+from embedcache.teacher.options import EMBEDDING, EncodeOptions, TeacherOptions
 from embedcache.views.plan import ViewOptions
 
 if TYPE_CHECKING:

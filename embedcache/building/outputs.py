@@ -22,8 +22,7 @@ from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.reuse import default_codec, related_stores
 from embedcache.store import ShardStore, VectorBatch
 from embedcache.teacher.lazy import LazyTeacher, columns_of
-from embedcache.teacher.options import EncodeOptions
-from embedcache.teacher.outputs import EMBEDDING, LOGITS
+from embedcache.teacher.options import EMBEDDING, LOGITS, EncodeOptions
 from embedcache.teacher.resolve import is_local, origin_of
 
 if TYPE_CHECKING:

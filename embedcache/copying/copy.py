@@ -26,7 +26,7 @@ from embedcache.keys import KeyIndex
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.projection import PROJECTION, projection_digest
 from embedcache.store import ShardStore
-from embedcache.teacher.outputs import LOGITS
+from embedcache.teacher.options import LOGITS
 from embedcache.teacher.token_table import TokenTable, table_path
 
 _LEAST_DIGITS = 6

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +12,12 @@ from numpy.typing import NDArray
 from embedcache.codecs import Vectors
 
 
-@dataclass(frozen=True)
-class EncodedTexts:
+class EncodedTexts(NamedTuple):
     """Vectors of n texts.
 
     Attributes:
         vectors: float32, shape (n, d).
-        tokens: int32, shape (n,); tokens of each text that the teacher saw.
+        tokens: int32, shape (n,); tokens of each text that the teacher saw; 0 if it cannot count them.
         truncated: bool, shape (n,); True for texts that were cut.
     """
 
@@ -28,24 +28,18 @@ class EncodedTexts:
 
 @dataclass
 class EncodeTimes:
-    """Seconds spent and work done by an encoder. Seconds are summed over threads, so they may overlap."""
+    """Work done by an encoder."""
 
-    tokenise: float = 0.0
-    forward: float = 0.0
     rows: int = 0
     tokens: int = 0
     batches_halved: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def add(
-        self, *, rows: int = 0, tokens: int = 0, forward: float = 0.0, tokenise: float = 0.0, halved: int = 0
-    ) -> None:
+    def add(self, *, rows: int = 0, tokens: int = 0, halved: int = 0) -> None:
         """Add to the counts; safe from several threads."""
         with self._lock:
             self.rows += rows
             self.tokens += tokens
-            self.forward += forward
-            self.tokenise += tokenise
             self.batches_halved += halved
 
 

@@ -6,17 +6,20 @@ Its two files lie beside the encoder's own, so the folder stays a sentence-trans
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embedcache.contract import Contract
 from embedcache.errors import CorruptCacheError, InputError
-from embedcache.fsio import read_sealed_json, sha256_file, write_bytes, write_sealed_json
+from embedcache.fsio import canonical_json, read_sealed_json, sha256_file, write_bytes, write_sealed_json
 from embedcache.pairs import SEPARATOR, Reads
+from embedcache.teacher.options import LOGITS
 
 CLASSIFIER = "classifier.json"
 WEIGHTS = "classifier.safetensors"
@@ -77,16 +80,10 @@ class ClassifierHead:
         Raises:
             InputError: if there is such a text; the first one is named.
         """
-        wrong = (text for text in texts if (SEPARATOR in text) != (self.reads == "pairs"))
-        if self.reads is None or (text := next(wrong, None)) is None:
-            return
-        if self.reads == "pairs":
-            taught, found = "pairs of texts", "a single text"
-            remedy = "give both texts of each row, in a file with a second column"
-        else:
-            taught, found, remedy = "single texts", "a pair", "give one text a row"
-        shown = text[:60].replace(SEPARATOR, " + ")
-        raise InputError(f"{whose} was taught on {taught}, found {found}: {shown!r}; {remedy}")
+        for text in texts if self.reads else ():
+            if (SEPARATOR in text) != (self.reads == "pairs"):
+                shown = text[:60].replace(SEPARATOR, " + ")
+                raise InputError(f"{whose} was taught on {self.reads}, and this is none of them: {shown!r}")
 
     def write(self, folder: Path) -> None:
         """Write the classifier into a model's folder.
@@ -97,13 +94,8 @@ class ClassifierHead:
         from safetensors.numpy import save
 
         write_bytes(folder / WEIGHTS, save({"weight": self.weight, "bias": self.bias}))
-        described: dict[str, object] = {
-            "labels": list(self.labels),
-            "weights": sha256_file(folder / WEIGHTS),
-        }
-        if self.reads is not None:
-            described["reads"] = self.reads
-        write_sealed_json(folder / CLASSIFIER, described)
+        described = {"labels": list(self.labels), "weights": sha256_file(folder / WEIGHTS)}
+        write_sealed_json(folder / CLASSIFIER, described | ({"reads": self.reads} if self.reads else {}))
 
     @classmethod
     def read(cls, folder: Path) -> ClassifierHead | None:
@@ -129,3 +121,34 @@ class ClassifierHead:
             raise CorruptCacheError(
                 f"the classifier in {folder} is damaged ({str(error)[:200]}): copy the model again"
             ) from error
+
+
+def logits_contract(contract: Contract, head: ClassifierHead) -> Contract:
+    """Contract of a classifier's logits.
+
+    A classifier takes whole, unscaled vectors, so the vectors' own scaling and truncation do not change it.
+
+    Args:
+        contract: contract of the same model's vectors.
+        head: the classifier.
+    """
+    entry = {"type": "Classifier", "labels": list(head.labels), "weights": head.digest}
+    return replace(
+        contract,
+        output=LOGITS,
+        dimension=len(head.labels),
+        normalize=False,
+        truncate_dim=None,
+        modules=canonical_json([*modules_of(contract), entry]).decode(),
+    )
+
+
+def modules_of(contract: Contract) -> list[dict[str, Any]]:
+    """Entries of a contract's modules after the pooling."""
+    found: list[dict[str, Any]] = json.loads(contract.modules) if contract.modules else []
+    return found
+
+
+def logits_name(name: str) -> str:
+    """Name of a teacher's logits in a cache."""
+    return f"{name}.{LOGITS}"

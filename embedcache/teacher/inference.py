@@ -50,17 +50,16 @@ def has_native_bfloat16() -> bool:
     return any(getattr(torch.cpu, probe, bool)() for probe in probes)
 
 
-def prepare(model: SentenceTransformer, dtype: torch.dtype, *, optimise: bool = True) -> SentenceTransformer:
-    """Copy a model for inference in ``dtype`` on its device.
+def prepare(model: SentenceTransformer, dtype: torch.dtype) -> SentenceTransformer:
+    """Copy a model for inference in ``dtype`` on its device, with faster layers where there are any.
 
     Args:
         model: the model; it is left unchanged.
         dtype: dtype of the forward pass.
-        optimise: use packed linear layers and short attention where the device has them.
     """
     copied = copy.deepcopy(model).to(dtype)
     copied.eval()
-    if optimise and can_pack(torch.device(model.device), dtype):
+    if can_pack(torch.device(model.device), dtype):
         _pack_linears(copied)
         use_short_attention(copied)
     return copied

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from embedcache.contract import Contract, describe_differences
 from embedcache.errors import ContractMismatchError, PoolingNeededError, TeacherError
-from embedcache.teacher.classifier import ClassifierHead
+from embedcache.teacher.classifier import ClassifierHead, logits_contract, logits_name
 from embedcache.teacher.model_folder import (
     architecture_digest,
     tokenizer_digest,
@@ -23,7 +23,7 @@ from embedcache.teacher.modules import (
     set_normalize,
 )
 from embedcache.teacher.modules import quiet_transformers as quiet_transformers
-from embedcache.teacher.outputs import LOGITS, PROJECTION, logits_contract, logits_name
+from embedcache.teacher.options import LOGITS, PROJECTION
 from embedcache.teacher.resolve import ModelSource, resolve
 
 if TYPE_CHECKING:

@@ -1,9 +1,19 @@
-"""Options of a teacher, and of encoding with it."""
+"""Options of a teacher, and of encoding with it.
+
+A model has several outputs: sentence vectors, and logits of the classifier in its folder. Each has a contract
+of its own; a cache stores logits as vectors of one more teacher, ``NAME.logits``.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+
+from embedcache.errors import InputError
+
+EMBEDDING, LOGITS, PROJECTION = "embedding", "logits", "projection"
+OUTPUTS = (EMBEDDING, LOGITS)
+"""Outputs of a build. A projection is computed from stored vectors, see :mod:`embedcache.projection`."""
 
 DEFAULT_SHARD_ROWS = 16384
 
@@ -60,3 +70,15 @@ class EncodeOptions:
     device: str = "auto"
     batch_tokens: int | None = None
     threads: int | None = None
+
+
+def parse_outputs(text: str) -> tuple[str, ...]:
+    """Parse a list such as ``embedding,logits`` into outputs in the order of :data:`OUTPUTS`.
+
+    Raises:
+        InputError: if an output is unknown or named twice, or the list is empty.
+    """
+    names = [name.strip() for name in text.split(",")]
+    if set(names) - set(OUTPUTS) or len(set(names)) != len(names):
+        raise InputError(f"--output {text!r}: expected {', '.join(OUTPUTS)}, or both with a comma between")
+    return tuple(name for name in OUTPUTS if name in names)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from embedcache.pairs import SEPARATOR, join_pair, split_pair
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+_PROBES = ("A probe.", "Ünïcode, NUMBERS 123 & 'quotes' — 漢字 🙂", " blank  ends ")
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,9 @@ class FastTokenizer:
         self.uses_token_types = "token_type_ids" in tokenizer.model_input_names
         self.pads_left = tokenizer.padding_side == "left"
         self._prompt = prompt
-        self._max_length = max_length
-        self.takes_pairs = special_tokens
+        # With less room than a token of each text, a tokenizer cuts nothing at all.
+        self._least_for_pairs = self._backend.num_special_tokens_to_add(True) + 2
+        self.takes_pairs = special_tokens and not 0 < max_length < self._least_for_pairs
 
     @property
     def vocabulary_size(self) -> int:
@@ -102,56 +106,29 @@ class FastTokenizer:
         """Tokenise texts on all cores, outside Python's lock.
 
         Raises:
-            InputError: if a text is a pair and the tokenizer has no form or no room for pairs.
+            InputError: if a text is a pair, and pairs are refused.
         """
-        prompted = [self._prompt + text for text in texts] if self._prompt else list(texts)
-        pairs = [place for place, text in enumerate(prompted) if SEPARATOR in text]
-        inputs: list[Any] = prompted
-        if pairs:
-            self._refuse_pairs()
-            inputs = [_split(text) if SEPARATOR in text else text for text in prompted]
+        inputs: list[Any] = [self._prompt + text for text in texts]
+        pairs = [place for place, text in enumerate(inputs) if SEPARATOR in text]
+        if pairs and not self.takes_pairs:
+            raise InputError(
+                "the corpus holds pairs of texts, and the model has no form for pairs, or a --max-length "
+                f"below {self._least_for_pairs} leaves no room for them"
+            )
+        try:
+            for place in pairs:
+                inputs[place] = split_pair(inputs[place])
+        except ValueError as error:
+            raise InputError(f"{texts[place][:80]!r}: {error}; take it out of the corpus") from error
         encodings = self._backend.encode_batch_fast(inputs)
         rows = [encoding.ids for encoding in encodings]
-        offsets = np.zeros(len(rows) + 1, dtype=np.int64)
-        np.cumsum([len(row) for row in rows], out=offsets[1:])
-        ids = np.fromiter((i for row in rows for i in row), dtype=np.int32, count=int(offsets[-1]))
-        truncated = np.fromiter((bool(e.overflowing) for e in encodings), dtype=np.bool_, count=len(rows))
-        if not pairs:
-            return TokenizedTexts(ids, offsets, truncated)
-        first = np.diff(offsets).astype(np.int32)
-        for place in pairs:
-            first[place] = encodings[place].type_ids.count(0)
+        offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+        ids = np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=int(offsets[-1]))
+        truncated = np.array([bool(encoding.overflowing) for encoding in encodings], dtype=np.bool_)
+        first = np.diff(offsets).astype(np.int32) if pairs else None
+        if first is not None:
+            first[pairs] = [encodings[place].type_ids.count(0) for place in pairs]
         return TokenizedTexts(ids, offsets, truncated, first)
-
-    @property
-    def has_room_for_pairs(self) -> bool:
-        """True if a pair keeps a token of each text; with less room, a tokenizer cuts nothing at all."""
-        return not self._max_length or self._max_length >= self._beside_pairs + 2
-
-    @property
-    def _beside_pairs(self) -> int:
-        return int(self._backend.num_special_tokens_to_add(True))
-
-    def _refuse_pairs(self) -> None:
-        if not self.takes_pairs:
-            raise InputError(
-                "the corpus holds pairs of texts, and the model has no form for pairs (static "
-                "embeddings have none): take a BERT-like transformer, or a corpus of single texts"
-            )
-        if not self.has_room_for_pairs:
-            raise InputError(
-                f"--max-length {self._max_length}: the model puts {self._beside_pairs} tokens of its own "
-                f"around a pair of texts; expected at least {self._beside_pairs + 2}"
-            )
-
-
-def _split(text: str) -> tuple[str, str]:
-    try:
-        pair = split_pair(text)
-    except ValueError as error:
-        raise InputError(f"{text[:80]!r}: {error}; take it out of the corpus") from error
-    assert pair is not None  # noqa: S101  # asked for texts with a separator only
-    return pair
 
 
 def fast_tokenizer(model: SentenceTransformer, max_length: int, prompt: str) -> FastTokenizer | None:
@@ -167,19 +144,11 @@ def fast_tokenizer(model: SentenceTransformer, max_length: int, prompt: str) -> 
     if type(first).__name__ != "Transformer" or tokenizer is None or not getattr(tokenizer, "is_fast", False):
         return None
     fast = FastTokenizer(tokenizer, max_length, prompt)
-    probes = [
-        "A probe.",
-        "Ünïcode, NUMBERS 123 & 'quotes' — 漢字 🙂",
-        " blank  ends ",
-        "word " * (max_length or 64),
-    ]
+    probes = [*_PROBES, "word " * (max_length or 64)]
     if not all(_agree(fast, model, probe, prompt) for probe in probes):
         return None
-    if fast.has_room_for_pairs:
-        pairs = [
-            join_pair(probe, other) for probe, other in zip(probes, probes[1:] + probes[:1], strict=True)
-        ]
-        fast.takes_pairs = all(_agree(fast, model, pair, prompt) for pair in pairs)
+    pairs = [join_pair(one, other) for one, other in zip(probes, probes[1:] + probes[:1], strict=True)]
+    fast.takes_pairs = fast.takes_pairs and all(_agree(fast, model, pair, prompt) for pair in pairs)
     return fast
 
 

@@ -202,16 +202,14 @@ def test_the_head_is_kept_as_it_is(tmp_path):
     assert not torch.equal(LabelHead(("no", "yes"), 5, seed=4).weight, head.weight)
 
 
-@pytest.mark.parametrize(
-    ("reads", "refused"), [("texts", ["a pair", "single"]), ("pairs", ["a single text", "pairs of"])]
-)
-def test_a_classifier_knows_what_it_was_taught_on(tmp_path, reads, refused):
+@pytest.mark.parametrize("reads", ["texts", "pairs"])
+def test_a_classifier_knows_what_it_was_taught_on(tmp_path, reads):
     LabelHead(("no", "yes"), 5, reads=reads).kept().write(tmp_path)
     head = ClassifierHead.read(tmp_path)
     texts = {"texts": ["a", "b"], "pairs": [join_pair("a", "b"), join_pair("b", "a")]}
     head.refuse_others(texts.pop(reads), "it")
     ((_, others),) = texts.items()
-    with pytest.raises(InputError, match=f"taught on {refused[1]} texts, found {refused[0]}: 'a"):
+    with pytest.raises(InputError, match=f"taught on {reads}.*'a"):
         head.refuse_others(others, "it")
     LabelHead(("no", "yes"), 5).kept().write(tmp_path)
     ClassifierHead.read(tmp_path).refuse_others(others, "it")

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from embedcache.errors import InputError, TeacherError
 from embedcache.pairs import join_pair
 from embedcache.teacher.batching import token_budget_batches
-from embedcache.teacher.encode import Encoder, available_cores, padded_features
+from embedcache.teacher.encode import Encoder, padded_features
 from embedcache.teacher.inference import (
     PackedLinear,
     can_pack,
@@ -45,7 +45,6 @@ TEXTS = [
     "the red cat " * 40,
     " ".join(["bird"] * 62),
     " ".join(["bird"] * 63),
-    *sentences(3),
 ]
 
 
@@ -62,9 +61,7 @@ def expected(loaded_teacher: Teacher) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{"optimise": False}, {}, {"threads": 1}, {"threads": 3}, {"batch_tokens": 1}, {"batch_tokens": 100_000}],
-    ids=str,
+    "settings", [{}, {"threads": 1}, {"threads": 3}, {"batch_tokens": 1}, {"batch_tokens": 100_000}], ids=str
 )
 def test_vectors_are_those_of_sentence_transformers(
     loaded_teacher: Teacher, expected: np.ndarray, settings: dict[str, Any]
@@ -105,7 +102,9 @@ def test_without_a_fast_tokenizer_the_models_own_is_used(
 ) -> None:
     slow = encoder(loaded_teacher)
     slow.tokenizer = None
-    np.testing.assert_allclose(slow.encode(TEXTS).vectors, expected, atol=1e-5)
+    found = slow.encode(TEXTS)
+    np.testing.assert_allclose(found.vectors, expected, atol=1e-5)
+    assert not found.tokens.any()  # unknown, so no row counts as whole
     pairs = joined(6)
     np.testing.assert_allclose(slow.encode(pairs).vectors, encode_texts(loaded_teacher, pairs), atol=2e-5)
 
@@ -116,20 +115,16 @@ def test_order_follows_the_texts_and_the_same_texts_give_the_same_bytes(loaded_t
     assert first.tobytes() == second.tobytes()
     mixed = encode_texts(loaded_teacher, [TEXTS[i] for i in order])
     np.testing.assert_allclose(mixed, first[order], atol=1e-6)
-    nothing = encoder(loaded_teacher).encode([])
-    assert (nothing.vectors.shape, nothing.tokens.shape, nothing.truncated.shape) == ((0, 16), (0,), (0,))
+    assert [one.shape for one in encoder(loaded_teacher).encode([])] == [(0, 16), (0,), (0,)]
 
 
 def test_bfloat16_is_near_and_float16_needs_a_gpu(loaded_teacher: Teacher, expected: np.ndarray) -> None:
     half = encoder(loaded_teacher, compute_dtype="bfloat16")
     found = half.encode(TEXTS).vectors
     assert found.dtype == np.float32
-    cosines = (found * expected).sum(axis=1) / np.linalg.norm(found, axis=1)
-    assert cosines.min() > 0.98
+    assert ((found * expected).sum(axis=1) / np.linalg.norm(found, axis=1)).min() > 0.98
     assert not np.allclose(found, expected, atol=1e-5)
-    provenance = half.provenance
-    assert (provenance["compute_dtype"], provenance["device"]) == ("bfloat16", "cpu")
-    assert provenance["torch"] == torch.__version__
+    assert half.provenance.items() >= {"compute_dtype": "bfloat16", "torch": torch.__version__}.items()
     assert resolve_compute_dtype("float16", torch.device("cuda")) is torch.float16
     assert resolve_compute_dtype("auto", CPU) is (torch.bfloat16 if has_native_bfloat16() else torch.float32)
     for name, device in (("float16", CPU), ("int8", CPU), ("int8", torch.device("cuda"))):
@@ -137,12 +132,10 @@ def test_bfloat16_is_near_and_float16_needs_a_gpu(loaded_teacher: Teacher, expec
             resolve_compute_dtype(name, device)
 
 
-@pytest.mark.parametrize("settings", [{"batch_tokens": 0}, {"threads": 0}, {"threads": -1}], ids=str)
-def test_settings_out_of_range_are_refused(loaded_teacher: Teacher, settings: dict[str, int]) -> None:
-    ((name, value),) = settings.items()
-    with pytest.raises(InputError, match=f"--{name.replace('_', '-')} {value}"):
-        encoder(loaded_teacher, **settings)
-    assert encoder(loaded_teacher).threads == available_cores() >= 1
+@pytest.mark.parametrize("name", ["batch_tokens", "threads"])
+def test_settings_out_of_range_are_refused(loaded_teacher: Teacher, name: str) -> None:
+    with pytest.raises(InputError, match=f"--{name.replace('_', '-')} 0"):
+        encoder(loaded_teacher, **{name: 0})
 
 
 # Batches
@@ -152,20 +145,14 @@ LENGTHS = st.lists(st.integers(0, 50), max_size=60).map(lambda found: np.array(f
 
 
 @given(lengths=LENGTHS, budget=st.integers(1, 120))
-def test_batches_hold_every_row_once_and_keep_to_the_budget(lengths: np.ndarray, budget: int) -> None:
+def test_batches_hold_every_row_once_and_are_full(lengths: np.ndarray, budget: int) -> None:
     batches = token_budget_batches(lengths, budget)
     assert sorted(row for batch in batches for row in batch.tolist()) == list(range(len(lengths)))
-    longest = [int(lengths[batch].max()) for batch in batches]
-    assert all(len(b) == 1 or len(b) * most <= budget for b, most in zip(batches, longest, strict=True))
+    sizes, longest = [len(batch) for batch in batches], [int(lengths[batch].max()) for batch in batches]
+    assert all(size == 1 or size * most <= budget for size, most in zip(sizes, longest, strict=True))
+    # Only the last one has room for another row.
+    assert all((size + 1) * most > budget for size, most in zip(sizes[:-1], longest, strict=False))
     assert longest == sorted(longest, reverse=True)
-
-
-def test_batches_are_full_and_waste_little() -> None:
-    batches = token_budget_batches(np.array([4, 9, 4, 4, 2]), 8)
-    assert [batch.tolist() for batch in batches] == [[1], [0, 2], [3, 4]]
-    lengths = np.random.default_rng(0).integers(3, 60, size=2000)
-    padded = sum(len(batch) * int(lengths[batch].max()) for batch in token_budget_batches(lengths, 1024))
-    assert padded < 1.02 * lengths.sum()
 
 
 @pytest.mark.parametrize("pads_left", [False, True])
@@ -181,9 +168,7 @@ def test_padding_goes_where_the_tokenizer_puts_it(pads_left: bool) -> None:
     assert features["token_type_ids"].tolist() == [[0] * 6] * 2
 
 
-def fail_above(
-    monkeypatch: pytest.MonkeyPatch, encoder: Encoder, rows: int, error: str
-) -> list[weakref.ref[torch.Tensor]]:
+def fail_above(monkeypatch: pytest.MonkeyPatch, encoder: Encoder, rows: int, error: Exception) -> list[Any]:
     """Let forward passes of more rows fail; return references to the tensors of failed passes."""
     forward, failed = encoder._model.forward, []
 
@@ -192,34 +177,43 @@ def fail_above(
         if len(features["input_ids"]) > rows:
             activation = torch.zeros(3)
             failed.append(weakref.ref(activation))
-            raise torch.OutOfMemoryError("no") if error == "cuda" else RuntimeError(error)
+            raise type(error)(*error.args)
         return forward(features, **options)
 
     monkeypatch.setattr(encoder._model, "forward", limited)
     return failed
 
 
-@pytest.mark.parametrize("error", ["cuda", "DefaultCPUAllocator: can't allocate memory"])
 def test_batches_that_do_not_fit_are_freed_and_halved(
-    loaded_teacher: Teacher, expected: np.ndarray, monkeypatch: pytest.MonkeyPatch, error: str
+    loaded_teacher: Teacher, expected: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = encoder(loaded_teacher, batch_tokens=100_000, threads=1)
-    failed = fail_above(monkeypatch, small, 3, error)
+    failed = fail_above(monkeypatch, small, 3, torch.OutOfMemoryError("no"))
     found = small.encode(TEXTS)
     np.testing.assert_allclose(found.vectors, expected, atol=1e-5)
     assert small.times.batches_halved == len(failed) > 20
     assert (small.times.rows, small.times.tokens) == (len(TEXTS), found.tokens.sum())
 
 
-@pytest.mark.parametrize(("error", "kind"), [("cuda", TeacherError), ("shapes do not match", RuntimeError)])
+@pytest.mark.parametrize(
+    ("error", "kind", "named"),
+    [
+        (torch.OutOfMemoryError("no"), TeacherError, "5 tokens"),
+        (RuntimeError("shapes do not match"), RuntimeError, "shapes"),
+    ],
+    ids=["memory", "shapes"],
+)
 def test_a_text_too_large_and_other_failures_are_raised(
-    loaded_teacher: Teacher, monkeypatch: pytest.MonkeyPatch, error: str, kind: type[Exception]
+    loaded_teacher: Teacher,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    kind: type[Exception],
+    named: str,
 ) -> None:
     hopeless = encoder(loaded_teacher)
     fail_above(monkeypatch, hopeless, 0, error)
-    with pytest.raises(kind, match="5 tokens" if error == "cuda" else error):
+    with pytest.raises(kind, match=named):
         hopeless.encode(["the red cat"])
-    assert hopeless.times.batches_halved == 0
 
 
 # Windows
@@ -262,8 +256,7 @@ def rows_of(found: TokenizedTexts) -> list[list[int]]:
     return [found.ids[a:b].tolist() for a, b in zip(found.offsets, found.offsets[1:], strict=False)]
 
 
-@pytest.mark.parametrize("prompt", ["", "query: "])
-@pytest.mark.parametrize("max_length", [64, 7, 0])
+@pytest.mark.parametrize(("max_length", "prompt"), [(64, ""), (7, "query: "), (0, "query: ")])
 def test_ids_are_those_of_the_teachers_tokenizer(
     loaded_teacher: Teacher, max_length: int, prompt: str
 ) -> None:
@@ -274,12 +267,11 @@ def test_ids_are_those_of_the_teachers_tokenizer(
     assert tokenizer.backend_tokenizer.to_str() == before
     limit = {"truncation": True, "max_length": max_length} if max_length else {"verbose": False}
     assert rows_of(found) == [tokenizer(prompt + text, **limit)["input_ids"] for text in TEXTS]
-    assert found.ids.dtype == np.int32
     assert found.ids.max() < fast.vocabulary_size == len(tokenizer)
     assert found.truncated.any() == bool(max_length)
     assert found.first is None
     assert found.first_tokens.tolist() == found.lengths.tolist()
-    assert (len(fast([]).ids), fast([]).offsets.tolist()) == (0, [0])
+    assert rows_of(fast([])) == []
 
 
 def test_special_tokens_can_be_left_out(loaded_teacher: Teacher) -> None:
@@ -335,18 +327,15 @@ def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return load_teacher(folder / "model", name=request.param, device="cpu")
 
 
-def pair_vector(teacher: Teacher, parts: list[str]) -> np.ndarray:
-    """Vector by transformers' own tokenizer and model, and a mean over the tokens."""
-    tokenizer, model = teacher.model.tokenizer, teacher.model[0].model
-    features = tokenizer(*parts, truncation="longest_first", max_length=64, return_tensors="pt")
-    with torch.inference_mode():
-        vector = model(**features).last_hidden_state.mean(dim=1)[0].numpy()
-    return vector / np.linalg.norm(vector) if teacher.contract.normalize else vector
-
-
 def test_vectors_of_pairs_are_those_of_the_models_own_tokenizer(kind: Teacher) -> None:
+    tokenizer, model = kind.model.tokenizer, kind.model[0].model
+    wanted = []
+    for parts in SPLIT:
+        features = tokenizer(*parts, truncation="longest_first", max_length=64, return_tensors="pt")
+        with torch.inference_mode():
+            wanted.append(model(**features).last_hidden_state.mean(dim=1)[0].numpy())
     found = encode_texts(kind, PAIRS)
-    np.testing.assert_allclose(found, [pair_vector(kind, parts) for parts in SPLIT], atol=2e-5)
+    np.testing.assert_allclose(found, wanted, atol=2e-5)
     for other in (" ".join(SPLIT[0]), join_pair(*reversed(SPLIT[0]))):
         assert np.abs(found[0] - encode_texts(kind, [other])[0]).max() > 1e-2
 
@@ -376,7 +365,7 @@ def test_pairs_are_refused_if_there_is_no_form_or_room_for_them(loaded_teacher: 
     static = FastTokenizer(tokenizer, 0, special_tokens=False)
     for fast, text, named in (
         (static, join_pair("a", "b"), "no form for pairs"),
-        (FastTokenizer(tokenizer, 4), join_pair("a", "b"), "--max-length 4"),
+        (FastTokenizer(tokenizer, 4), join_pair("a", "b"), "--max-length below 5"),
         (FastTokenizer(tokenizer, 64), "a\x1fb\x1fc", "more than once"),
     ):
         with pytest.raises(InputError, match=named):
@@ -396,10 +385,8 @@ packs = pytest.mark.skipif(
 @packs
 def test_the_fast_layers_go_into_a_copy(loaded_teacher: Teacher) -> None:
     fast = prepare(loaded_teacher.model, torch.float32)
-    packed = [module for module in fast.modules() if isinstance(module, PackedLinear)]
     plain = [module for module in loaded_teacher.model.modules() if isinstance(module, nn.Linear)]
-    assert len(packed) == len(plain) == 13
-    assert sum(module.activation == "gelu" for module in packed) == 2
+    assert sum(isinstance(module, PackedLinear) for module in fast.modules()) == len(plain) == 13
     assert fast[0].model.config._attn_implementation == "embedcache_short"
     assert loaded_teacher.model[0].model.config._attn_implementation == "sdpa"
 
@@ -413,8 +400,7 @@ def test_bfloat16_is_packed_only_if_the_cpu_can(monkeypatch: pytest.MonkeyPatch,
 
 
 @packs
-@pytest.mark.parametrize("gelu", [False, True])
-@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("gelu", "bias"), [(False, True), (True, False)])
 def test_a_packed_layer_is_the_layer_it_was_made_of(gelu: bool, bias: bool) -> None:
     torch.manual_seed(0)
     linear, x = nn.Linear(24, 40, bias=bias), torch.randn(3, 5, 24)
@@ -424,22 +410,19 @@ def test_a_packed_layer_is_the_layer_it_was_made_of(gelu: bool, bias: bool) -> N
 
 
 @packs
-@pytest.mark.parametrize("activation", ["gelu_new", "relu", "gelu_pytorch_tanh"])
+@pytest.mark.parametrize("activation", ["gelu_new", "relu"])
 def test_only_the_exact_gelu_is_fused(tmp_path: Path, activation: str) -> None:
-    folder = tiny_encoder(tmp_path / "model", plain=True)
-    config = (folder / "config.json").read_text()
-    (folder / "config.json").write_text(
-        config.replace('"hidden_act": "gelu"', f'"hidden_act": "{activation}"')
-    )
-    teacher = load_teacher(folder, pooling="mean", device="cpu")
+    config = tiny_encoder(tmp_path / "model", plain=True) / "config.json"
+    config.write_text(config.read_text().replace('"hidden_act": "gelu"', f'"hidden_act": "{activation}"'))
+    teacher = load_teacher(config.parent, pooling="mean", device="cpu")
     assert teacher.model[0].model.config.hidden_act == activation
     np.testing.assert_allclose(encode_texts(teacher, TEXTS), teacher.model.encode(TEXTS), atol=1e-5)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("scaling", [None, 0.3])
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("width", [3, 17, 64, 65])
+@pytest.mark.parametrize(
+    ("width", "padded", "scaling", "causal"),
+    [(3, False, None, False), (17, True, 0.3, False), (64, True, None, True), (65, True, None, False)],
+)
 def test_short_attention_is_attention(width: int, padded: bool, scaling: float | None, causal: bool) -> None:
     torch.manual_seed(0)
     module: Any = nn.Module()
@@ -450,7 +433,5 @@ def test_short_attention_is_attention(width: int, padded: bool, scaling: float |
         seen = torch.arange(width) < torch.tensor([width, 3, 1])[:, None]
         mask = seen[:, None, None, :].expand(-1, 1, width, -1)
     found, _ = short_attention(module, query, key, value, mask, scaling=scaling)
-    wanted = F.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, scale=scaling, is_causal=causal and mask is None
-    )
+    wanted = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
     torch.testing.assert_close(found, wanted.transpose(1, 2), atol=1e-5, rtol=0)

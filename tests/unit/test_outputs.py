@@ -13,10 +13,10 @@ from pair_helpers import LABELS, add_classifier, classifier_folder, joined, pair
 from embedcache.cache import Cache
 from embedcache.errors import ContractMismatchError, CorruptCacheError, InputError, StorageError, TeacherError
 from embedcache.store import ShardStore
-from embedcache.teacher.classifier import CLASSIFIER, WEIGHTS, ClassifierHead
+from embedcache.teacher.classifier import CLASSIFIER, WEIGHTS, ClassifierHead, logits_contract
 from embedcache.teacher.encode import Encoder
 from embedcache.teacher.load import load_by_contract, load_teacher, logits_teacher
-from embedcache.teacher.outputs import logits_contract, parse_outputs
+from embedcache.teacher.options import parse_outputs
 from embedcache.testing import encode_texts, tiny_encoder
 
 BOTH = "embedding,logits"
@@ -113,7 +113,7 @@ def test_the_contract_of_logits_names_the_classifier_and_not_how_vectors_are_kep
     scaled = load_teacher(folder, device="cpu", normalize=True, truncate_dim=8)
     assert logits_teacher(scaled).contract == logits.contract
     # The classifier is given vectors whole and unscaled.
-    found = Encoder(scaled, compute_dtype="float32", also=logits_teacher(scaled)).encode(TEXTS).vectors
+    found = Encoder(scaled, logits_teacher(scaled), compute_dtype="float32").encode(TEXTS).vectors
     np.testing.assert_allclose(found[:, 8:], head.logits(encode_texts(teacher, TEXTS)), atol=1e-5)
     assert np.array_equal(found[:, :8], encode_texts(scaled, TEXTS))
 
@@ -156,7 +156,7 @@ def test_a_teacher_of_logits_is_loaded_by_its_contract(file: Path, folder: Path,
 
 def test_an_encoder_of_other_outputs_is_refused(file: Path, folder: Path, tmp_path: Path) -> None:
     teacher = load_teacher(folder, device="cpu")
-    both = Encoder(teacher, compute_dtype="float32", also=logits_teacher(teacher))
+    both = Encoder(teacher, logits_teacher(teacher), compute_dtype="float32")
     with pytest.raises(InputError, match="the encoder gives"):
         make(file, teacher, tmp_path / "cache", encoder=both)
     assert len(make(file, teacher, tmp_path / "cache", output=BOTH, encoder=both).teachers()) == 2
