@@ -22,7 +22,6 @@ from embedcache import share
 from embedcache.cache import Cache
 from embedcache.fsio import canonical_json
 from embedcache.share.manifest import digest_in, is_manifest_name, manifest_name, parse_manifest
-from embedcache.share.sample import LiveTeacher
 from embedcache.teacher.load import Teacher
 from embedcache.testing import FakeEncoder, fake_teacher, sentences
 
@@ -58,9 +57,9 @@ def other_vectors(folder: Path, texts: Sequence[str] = TEXTS[:120], **settings: 
 
 def set_teacher(patch: pytest.MonkeyPatch, encoder: FakeEncoder | None = None) -> None:
     """Have pulls find the fake teacher's model on this machine."""
-    live = LiveTeacher(encoder or FakeEncoder(fake_teacher(8)))  # type: ignore[arg-type]
+    live = encoder or FakeEncoder(fake_teacher(8))
     # The package has a function of the module's name.
-    patch.setattr(sys.modules["embedcache.share.pull"], "local_teacher", lambda *_, **__: live)
+    patch.setattr(sys.modules["embedcache.share.pull"], "local_encoder", lambda *_, **__: live)
 
 
 def content(cache: str | Path) -> dict[str, str]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distill.data.windows import Order
-from embedcache.share.streamed_store import StreamedStore
+from embedcache.share.mirror import StreamedStore
 from embedcache.store import VectorStore
 
 _ROWS_AT_ONCE = 1 << 18

@@ -11,7 +11,7 @@ from distill.data.targets import Targets
 from distill.data.windows import GroupOrder, Order, WholeOrder
 from distill.errors import ConfigError, DataError
 from embedcache.corpus.corpus import Corpus
-from embedcache.share.streamed_store import StreamedStore
+from embedcache.share.mirror import StreamedStore
 from embedcache.sizes import readable
 
 

@@ -16,7 +16,7 @@ from embedcache.codecs import Vectors
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus, View
 from embedcache.keys import KeyArray
-from embedcache.share.streamed_store import StreamedStore
+from embedcache.share.mirror import StreamedStore
 from embedcache.store import VectorStore
 
 SAMPLE_ROWS = 100_000

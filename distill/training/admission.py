@@ -11,7 +11,7 @@ import torch
 from distill.training.device import resolve_device, seeded
 from distill.training.processes import is_first_process
 from embedcache.live import Computing
-from embedcache.share.streamed_store import StreamedStore
+from embedcache.share.mirror import StreamedStore
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

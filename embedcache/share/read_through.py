@@ -18,12 +18,12 @@ from embedcache.keys import KeyArray
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.share.files import missing_files
 from embedcache.share.incoming import Incoming
-from embedcache.share.manifest import ManifestSet, SharedFile
-from embedcache.share.pull import refuse_too_much, select_manifests
+from embedcache.share.manifest import SharedFile
+from embedcache.share.plan import select_manifests
 from embedcache.share.remote import Remote
 from embedcache.share.rows import RemoteKeys
-from embedcache.share.sample import LiveTeacher, compare
-from embedcache.teacher.lazy import LazyTeacher, columns_of
+from embedcache.share.sample import compare
+from embedcache.teacher.lazy import LazyTeacher
 
 if TYPE_CHECKING:
     from embedcache.store import ShardStore
@@ -53,7 +53,6 @@ class ReadThrough:
         options: name or URL, or that with limits.
 
     Attributes:
-        bytes: bytes that came.
         verdicts: comparisons of the vectors that came with the live teacher's.
 
     Raises:
@@ -63,14 +62,18 @@ class ReadThrough:
     def __init__(self, options: RemoteOptions | str) -> None:
         self._options = RemoteOptions(options) if isinstance(options, str) else options
         self._remote = Remote(self._options.remote).open()
-        self._listed: ManifestSet | None = None
-        self.bytes = 0
+        self._incoming: Incoming | None = None
         self.verdicts: list[str] = []
 
     @property
     def url(self) -> str:
         """URL of the remote."""
         return self._remote.url
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that came."""
+        return 0 if self._incoming is None else self._incoming.fetched
 
     def find(
         self, cache: Cache, contract: Contract, codec: str, keys: KeyArray
@@ -83,10 +86,10 @@ class ReadThrough:
             InputError: if they are more than ``max_bytes``.
             RemoteError, StorageError: if they cannot be fetched or stored.
         """
+        incoming = self._into(cache)
         finest = CODEC_NAMES[: CODEC_NAMES.index(codec) + 1]
-        shards = [shard for shard in self._manifests(cache).shards(contract.id) if shard.codec in finest]
-        there = RemoteKeys(cache, self._remote, shards)
-        refuse_too_much(cache.folder, (), self._options.max_bytes, self.bytes + there.missing_bytes)
+        shards = [shard for shard in incoming.listed.shards(contract.id) if shard.codec in finest]
+        there = RemoteKeys(incoming, shards)
         return there.locate(keys) >= 0, there.shards_with(keys)
 
     def fetch(
@@ -113,33 +116,28 @@ class ReadThrough:
             RemoteError: if a shard cannot be fetched, or its vectors are not the teacher's.
             StorageError: if there is no room.
         """
-        contract = store.contract
+        incoming, contract = self._into(cache), store.contract
+        incoming.progress = progress
         shards = missing_files(cache, self.find(cache, contract, store.codec_name, keys)[1])
         if not shards:
             return
-        listed = self._manifests(cache)
-        files = [*shards, *listed.codebooks(shards)]
-        refuse_too_much(cache.folder, files, self._options.max_bytes, self.bytes)
-        incoming = Incoming(cache, self._remote, listed, progress)
+        files = [*shards, *incoming.listed.codebooks(shards)]
+        name = next(name for name, one in teacher.contracts.items() if one == contract)
         with incoming.locked(files):
             incoming.fetch("fetch", files)
-            came = incoming.open_store(contract, files)
-
-            def live() -> LiveTeacher:
-                return LiveTeacher(teacher.encoder, columns_of(teacher.encoder, contract))
-
-            sample = compare(came, store, incoming.teacher(contract.id), [corpus], live, progress=progress)
+            incoming.check_documents([file for file in files if not file.rows])
+            came = incoming.open_store(contract, shards)
+            sample = compare(name, came, store, [corpus], lambda: teacher.encoder, progress=progress)
             if sample.is_bad:
                 digests = [file.sha256 for file in shards]
                 raise incoming.refusal(digests, f"{self.url}: {sample.message}")
-            incoming.admit(files)
+            incoming.admit(files, {contract.id: store.container})
         self.verdicts.append(f"{sample.verdict} ({sample.sampled:,} texts): {sample.message}")
-        self.bytes += sum(file.bytes for file in files)
         store.open_new()
 
-    def _manifests(self, cache: Cache) -> ManifestSet:
-        if self._listed is None:
+    def _into(self, cache: Cache) -> Incoming:
+        if self._incoming is None:
             given = self._options
-            signed, skipped = given.require_signature, given.skip_manifests
-            self._listed = select_manifests(self._remote, cache, signed, skipped)
-        return self._listed
+            listed = select_manifests(self._remote, cache, given.require_signature, given.skip_manifests)
+            self._incoming = Incoming(cache, self._remote, listed, max_bytes=given.max_bytes)
+        return self._incoming

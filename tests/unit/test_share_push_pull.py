@@ -422,12 +422,12 @@ def test_what_a_build_makes_during_a_pull_is_not_replaced(
     push(make_cache(tmp_path / "mine").folder, remote)
     theirs, admit = tmp_path / "theirs", Incoming.admit
 
-    def late(incoming: Incoming, files: Any) -> None:
+    def late(incoming: Incoming, *arguments: Any) -> None:
         other = fake_teacher(8, seed=1) if taken == "teacher" else fake_teacher(8)
         make_cache(theirs, TEXTS[:30], teacher=other, name="corpus" if taken == "corpus" else "own")
         before = content(theirs)
         with pytest.raises((InputError, ContractMismatchError)) as refused:
-            admit(incoming, files)
+            admit(incoming, *arguments)
         assert content(theirs) == before
         raise refused.value
 

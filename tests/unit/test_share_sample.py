@@ -97,7 +97,7 @@ def test_without_a_model_vectors_are_not_compared(
         raise TeacherError("no weights")
 
     if how == "broken":
-        monkeypatch.setattr(sys.modules["embedcache.share.pull"], "local_teacher", broken)
+        monkeypatch.setattr(sys.modules["embedcache.share.pull"], "local_encoder", broken)
     (sample,) = pull(tmp_path / "mine", bad).samples
     assert sample.verdict == "not compared"
     assert ("no weights" in sample.message) == (how == "broken")

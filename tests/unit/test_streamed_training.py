@@ -26,10 +26,10 @@ from distill.training.place import refuse_remote
 from distill.training.run import resume
 from embedcache.cache import Cache
 from embedcache.errors import RemoteError
-from embedcache.share import streamed_store
+from embedcache.share import mirror
+from embedcache.share.mirror import StreamedStore
 from embedcache.share.remote import Remote
 from embedcache.share.sample import SampleCheck
-from embedcache.share.streamed_store import StreamedStore
 from embedcache.sizes import parse_size
 from embedcache.store import ShardStore, VectorBatch
 
@@ -195,13 +195,13 @@ def test_each_shard_is_fetched_once_an_epoch_and_compared_once_a_run(remote, set
 
     monkeypatch.setattr(Remote, "fetch", counted)
     compared: list[str] = []
-    compare = streamed_store.compare
+    compare = mirror.compare
 
-    def noted(came: ShardStore, *arguments: Any) -> SampleCheck:
+    def noted(name: str, came: ShardStore, *arguments: Any) -> SampleCheck:
         compared.extend(shard.name for shard in came.shards)
-        return compare(came, *arguments)
+        return compare(name, came, *arguments)
 
-    monkeypatch.setattr(streamed_store, "compare", noted)
+    monkeypatch.setattr(mirror, "compare", noted)
     notes: list[str] = []
     small_run(remote, tmp_path / "a", **settings, on_progress=lambda step: notes.append(step.text))
     assert len([text for text in notes if text.startswith("sample of tiny: ok (")]) == 1
