@@ -60,9 +60,8 @@ def verify_command(cache: str, as_json: bool) -> None:
         ]
         print_table(("", "kind", "file", "found", "remedy"), rows)
         state = f"{len(found.damage):,} damaged" if found.damage else "sound"
-        notes = f", {counted(len(found.notes), 'note')}" if found.notes else ""
         files = f"{counted(found.files, 'file')}, {size(found.bytes)}"
-        click.echo(f"{found.cache}: {state}{notes}; {files} in {found.seconds:.1f} s")
+        click.echo(f"{found.cache}: {state}; {files} in {found.seconds:.1f} s")
     sys.exit(1 if found.damage else 0)
 
 

@@ -1,4 +1,4 @@
-"""Checks of single files, in one table: kind of file, how it is read, what mends it."""
+"""Checks of single files, in one table: kind of file, how it is checked, what mends it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from embedcache.codecs import Codec, Stored, get_codec, pq
 from embedcache.corpus.description import read_info, read_record
 from embedcache.corpus.part import key_view
 from embedcache.errors import CacheFormatError, CorruptCacheError, EmbedCacheError, StorageError
-from embedcache.fsio import parsed_json, read_sealed_json, sha256_file
+from embedcache.fsio import parsed_json, read_sealed_json, regular_size, sha256_file
 from embedcache.inventory import Entry, Kind, entry_at
 from embedcache.keys import KEY_BYTES, KeyArray
 from embedcache.progress import NO_PROGRESS, Progress
@@ -27,12 +27,30 @@ from embedcache.store import FolderShards, Shard
 from embedcache.store.lmdb_shards import SEAL, check_structure, open_lmdb
 from embedcache.store.shard import ShardHeader, open_shard
 from embedcache.teacher.token_table import TokenTable
-from embedcache.verify.findings import Finding, first_line, printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 UPGRADE = "upgrade embedcache: a newer version wrote it"
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    """Something about a file of a cache.
+
+    Attributes:
+        path: the file, relative to the cache; a shard inside an LMDB file is ``FILE#NAME``.
+        kind: value of its :class:`embedcache.inventory.Kind`.
+        what: what was found.
+        fix: what to do.
+        is_damage: False if nothing is lost and everything can be used.
+    """
+
+    path: str
+    kind: str
+    what: str
+    fix: str
+    is_damage: bool = True
 
 
 class _CodebookError(CorruptCacheError):
@@ -74,7 +92,7 @@ class FileChecks:
         except StorageError as error:
             return [note(entry.path, first_line(error), "verify again later")]
         except _ERRORS as error:
-            return [_refusal(entry.path, error, path, entry.kind)]
+            return [refusal(entry.path, error, path, entry.kind)]
         finally:
             self.progress.advance(entry.size)
         return []
@@ -106,7 +124,7 @@ class FileChecks:
             if peeked is not None and is_own and isinstance(error, _CodebookError):
                 book = folder / f"{peeked.header.codebook}.npy"
                 return [] if book.exists() else [damage(book.relative_to(self.folder).as_posix(), MISSING)]
-            return [_refusal(path, error, file, Kind.SHARD)]
+            return [refusal(path, error, file)]
         self.shards[contract_id][name] = data
         lost.pop(name, None)
         return []
@@ -185,11 +203,6 @@ def _compare(path: Path, expected: str | None) -> None:
         raise ValueError(f"its bytes have the digest {digest[:12]}")
 
 
-def _read_special(path: Path, entry: Entry) -> None:
-    what = f"it is a symbolic link to {path.readlink()}" if path.is_symlink() else "it is no regular file"
-    raise ValueError(f"{what}; a cache holds its files itself")
-
-
 _ERRORS = (EmbedCacheError, ValueError, LookupError, TypeError, AttributeError, OSError)
 _WRITE = "'embedcache repair' writes it again"
 _ENCODE = "'embedcache repair' encodes its rows again"
@@ -211,17 +224,27 @@ RULES: Mapping[Kind, tuple[Callable[[Path, Entry], object], str]] = {
     Kind.SEAL: (lambda path, _: read_sealed_json(path), _WRITE),
     Kind.CODEBOOK: (
         lambda path, entry: pq.load(path.parent, entry.stem),
-        "'embedcache repair' learns it again",
+        _ENCODE,
     ),
     Kind.TABLE: (
         lambda path, entry: TokenTable.read(path, entry.teacher),
-        "'embedcache repair' reads it from the model again",
+        "delete it; 'embedcache build SRC --token-embeddings' reads it from the model again",
     ),
     Kind.PROJECTION: (_read_projection, "copy it back, or run 'distill project' again"),
-    Kind.SPECIAL: (_read_special, "delete it, or put the file itself in its place"),
+    Kind.SPECIAL: (lambda path, _: regular_size(path), "delete it, or put the file itself in its place"),
     Kind.UNKNOWN: (_read_named, "embedcache does not read it: move it away, unless it is yours"),
 }
 """Kind of file -> how it is read, what mends it. Shards have their own checks."""
+
+
+def printable(text: str) -> str:
+    """Return a text from a foreign file as it can be shown: control codes and stray bytes escaped."""
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
+
+
+def first_line(error: BaseException) -> str:
+    """Return an error in one line."""
+    return printable(next(iter(str(error).splitlines()), "")) or type(error).__name__
 
 
 def damage(path: str, what: str, kind: Kind | None = None) -> Finding:
@@ -237,7 +260,7 @@ def note(path: str, what: str, fix: str) -> Finding:
     return Finding(printable(path), entry_at(path).kind.value, what, fix, is_damage=False)
 
 
-def _refusal(path: str, error: Exception, file: Path, kind: Kind) -> Finding:
+def refusal(path: str, error: Exception, file: Path, kind: Kind | None = None) -> Finding:
     """Return the finding for an error about ``file``, without the file's name."""
     found = damage(path, first_line(error).rpartition(f"{file} ")[2], kind)
     return replace(found, fix=UPGRADE) if isinstance(error, CacheFormatError) else found

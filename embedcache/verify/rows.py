@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from embedcache.corpus.store import ColumnReader
 from embedcache.errors import CorruptCacheError, InputError
 from embedcache.keys import KEY_DTYPE, KeyArray, KeyIndex
 from embedcache.missing import Locator, MissingRows, ViewCoverage
-from embedcache.verify.findings import first_line
+from embedcache.verify.files import first_line
 
 
 def check_rows(corpus: Corpus, skip: Collection[str] = ()) -> Iterator[tuple[str, str]]:
@@ -58,7 +58,7 @@ def _wrong_in_part(corpus: Corpus, number: int, first_row: int, columns: ColumnR
     return ""
 
 
-def rows_without_vector(texts: Iterable[Corpus], store: Locator) -> list[tuple[Corpus, MissingRows]]:
+def rows_without_vector(texts: Sequence[Corpus], store: Locator) -> list[tuple[int, MissingRows]]:
     """Return the corpora and embedded views that have only some vectors; if none has, those without any.
 
     A teacher need not have encoded every corpus and view of a cache.
@@ -66,16 +66,17 @@ def rows_without_vector(texts: Iterable[Corpus], store: Locator) -> list[tuple[C
     Args:
         texts: corpora and views.
         store: the teacher's vectors.
+
+    Returns:
+        Number of each, and its rows without a vector.
     """
-    some, none = [], []
-    for corpus in texts:
+    some, none = list[tuple[int, MissingRows]](), list[tuple[int, MissingRows]]()
+    for number, corpus in enumerate(texts):
         if isinstance(corpus, View) and not ViewCoverage.of(corpus, store).is_embedded:
             continue
         missing = MissingRows.of(corpus, store)
-        if 0 < len(missing) < missing.distinct:
-            some.append((corpus, missing))
-        elif len(missing):
-            none.append((corpus, missing))
+        if len(missing):
+            (some if len(missing) < missing.distinct else none).append((number, missing))
     return some or none
 
 

@@ -1,0 +1,370 @@
+"""Repair of a cache: what is damaged is moved aside, and made again where its content is known.
+
+Documents come first, then vectors: lost shards are encoded again, with the same bytes where the same machine
+does it. Nothing is guessed or deleted. What cannot be repaired stays and is listed with what to do.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedcache.cache import CACHE_MARKER, Cache, CachedTeacher, read_origin
+from embedcache.contract import Contract
+from embedcache.corpus.corpus import Corpus
+from embedcache.errors import CorruptCacheError, EmbedCacheError, NonFiniteVectorError
+from embedcache.fsio import (
+    explain_os_error,
+    fsync_directory,
+    make_directory,
+    sealed,
+    spelled_json,
+    write_bytes,
+)  # fmt: skip
+from embedcache.inventory import QUARANTINE, Kind, entry_at
+from embedcache.keys import KEY_DTYPE, KeyArray, KeyIndex
+from embedcache.live import Computing
+from embedcache.progress import NO_PROGRESS, Progress
+from embedcache.projection import extend, is_derived, read_projection
+from embedcache.store import FolderShards, Shard, ShardStore, VectorBatch
+from embedcache.teacher.options import DEFAULT_SHARD_ROWS
+from embedcache.verify import Finding, Verifier
+from embedcache.verify.files import UPGRADE, first_line
+from embedcache.verify.rows import find_rows, rows_without_vector
+
+if TYPE_CHECKING:
+    from embedcache.teacher.encode import Encoder
+
+MADE, ENCODED, MOVED = "made again", "encoded again", "moved aside"
+LOST, LEFT = "texts missing", "not repaired"
+"""Outcomes; the last two need the user."""
+
+_VECTORS = (Kind.SHARD, Kind.STORE, Kind.CODEBOOK)
+
+
+@dataclass(frozen=True)
+class Fix:
+    """Outcome for a file that was damaged or missing.
+
+    Attributes:
+        path: the file, relative to the cache.
+        kind: value of its :class:`embedcache.inventory.Kind`.
+        outcome: one of the constants above.
+        detail: more on it, or what to do.
+    """
+
+    path: str
+    kind: str
+    outcome: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Repair:
+    """Result of a repair, or with ``dry_run`` its plan.
+
+    Attributes:
+        cache: the cache's folder.
+        dry_run: True if nothing was done.
+        fixes: what became of each damaged or missing file.
+        rows_encoded: rows encoded, or to encode.
+        seconds: time taken.
+    """
+
+    cache: str
+    dry_run: bool
+    fixes: tuple[Fix, ...]
+    rows_encoded: int
+    seconds: float
+
+    @property
+    def left(self) -> list[Fix]:
+        """Fixes that need the user."""
+        return [fix for fix in self.fixes if fix.outcome in (LOST, LEFT)]
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as a JSON object."""
+        return {**asdict(self), "whole": not self.left}
+
+
+def repair(
+    cache: str | Path,
+    *,
+    computing: Computing | None = None,
+    encoder: Encoder | None = None,
+    dry_run: bool = False,
+    progress: Progress = NO_PROGRESS,
+) -> Repair:
+    """Bring back what is damaged in a cache. Killed, it goes on when it is run again.
+
+    Args:
+        cache: its folder.
+        computing: how to run teachers; default: as when their vectors were made.
+        encoder: an encoder of one of the teachers.
+        dry_run: only plan; no teacher is loaded.
+        progress: receives what is done.
+
+    Raises:
+        MissingInputError, CacheFormatError: if the folder is no cache.
+        StorageError: if the cache cannot be written; what was repaired before stays.
+    """
+    started = time.perf_counter()
+    work = _Repairer(Verifier(cache, progress), computing or Computing(), encoder, dry_run=dry_run)
+    work.run()
+    seconds = time.perf_counter() - started
+    return Repair(str(work.folder), dry_run, tuple(work.fixes), work.rows, seconds)
+
+
+class _Repairer:
+    def __init__(
+        self, verifier: Verifier, computing: Computing, encoder: Encoder | None, *, dry_run: bool
+    ) -> None:
+        self._verifier, self._computing, self._encoder, self._dry_run = verifier, computing, encoder, dry_run
+        self._progress, self._texts = verifier.progress, verifier.texts
+        self.folder = verifier.folder
+        self.fixes: list[Fix] = []
+        self.rows = 0
+
+    def run(self) -> None:
+        self._findings = self._verifier.run().damage
+        # A link may lead out of the cache, and what a newer version wrote is not understood.
+        if not any(
+            one.kind == Kind.SPECIAL.value or (one.path == "cache.json" and one.fix == UPGRADE)
+            for one in self._findings
+        ):
+            for finding in self._damage(Kind.MARKER):
+                self._write(finding, sealed(CACHE_MARKER))
+            found = map(self._verifier.contract, self._verifier.teacher_ids())
+            contracts = [contract for contract in found if contract is not None]
+            for contract in contracts:
+                self._write_documents(contract)
+            # Projections are made of the vectors of other teachers.
+            for contract in sorted(contracts, key=is_derived):
+                self._restore(contract)
+        done = {fix.path for fix in self.fixes}
+        for finding in self._findings:
+            if finding.path not in done:
+                self._done(finding, LEFT, f"{finding.what}; {finding.fix}")
+
+    def _damage(self, *kinds: Kind, teacher: str = "") -> list[Finding]:
+        """Return damage to files of some kinds, but for what a newer version wrote."""
+        values, folder = [kind.value for kind in kinds], f"teachers/{teacher}/" if teacher else ""
+        found = [one for one in self._findings if one.kind in values and one.path.startswith(folder)]
+        return [one for one in found if one.fix != UPGRADE]
+
+    def _done(self, finding: Finding, outcome: str, detail: str = "") -> None:
+        self.fixes.append(Fix(finding.path, finding.kind, outcome, detail))
+
+    def _move_aside(self, path: str) -> None:
+        """Move a file to the quarantine, where it keeps its path; harmless if it is missing.
+
+        Raises:
+            StorageError: if it cannot be moved.
+        """
+        source = target = self.folder / path
+        if self._dry_run or not os.path.lexists(source):
+            return
+        number = 0
+        while target is source or os.path.lexists(target):
+            target = self.folder / QUARANTINE / (f"{path}.{number}" if number else path)
+            number += 1
+        make_directory(target.parent)
+        try:
+            source.rename(target)
+            fsync_directory(target.parent)
+            fsync_directory(source.parent)
+        except OSError as error:
+            raise explain_os_error(error, target) from error
+
+    def _write(self, finding: Finding, value: dict[str, object], path: str = "", detail: str = "") -> None:
+        """Write a document whose content is known in place of a damaged one."""
+        self._move_aside(finding.path)
+        if not self._dry_run:
+            write_bytes(self.folder / (path or finding.path), spelled_json(value))
+        self._done(finding, MADE, detail)
+
+    def _write_documents(self, contract: Contract) -> None:
+        """Write a teacher's contract and names again; move a damaged seal aside."""
+        for finding in self._damage(Kind.CONTRACT, teacher=contract.id):
+            self._write(finding, contract.to_json(), detail="from the header of a shard")
+        for finding in self._damage(Kind.NAME, teacher=contract.id):
+            stem = entry_at(finding.path).stem
+            # Where all names are lost, a file NAME.json stands for them.
+            name = contract.id[:12] if stem == "NAME" else stem
+            origin = sealed({**self._known_as(contract).origin})
+            self._write(finding, origin, f"teachers/{contract.id}/names/{name}.json", f"as {name}")
+        for finding in self._damage(Kind.SEAL, teacher=contract.id):
+            self._move_aside(finding.path)
+            self._done(finding, MOVED, "the next build writes it")
+
+    def _known_as(self, contract: Contract) -> CachedTeacher:
+        """Return a teacher under one of its names that can be read, else without an origin."""
+        for path in sorted((self.folder / "teachers" / contract.id / "names").glob("[!.]*.json")):
+            with suppress(CorruptCacheError):
+                return CachedTeacher(path.stem, contract, read_origin(path))
+        return CachedTeacher(contract.id[:12], contract, {})
+
+    def _restore(self, contract: Contract) -> None:
+        """Bring back the shards of a teacher."""
+        findings = self._damage(*_VECTORS, teacher=contract.id)
+        folder = f"teachers/{contract.id}"
+        is_newer = any(one.fix == UPGRADE and one.path.startswith(f"{folder}/") for one in self._findings)
+        if not findings or is_newer:
+            return
+        verifier = self._verifier
+        lost = [*verifier.checks.lost[contract.id].values(), *verifier.gone_shards(contract)]
+        known, sound = {shard.name for shard in lost}, verifier.checks.shards[contract.id]
+        store, windows, without_text, made = verifier.sound_store(contract), list[_Window](), 0, list[str]()
+        is_unknown = any(one.kind == Kind.SHARD.value and _name(one) not in known for one in findings)
+        is_all = any(one.kind == Kind.STORE.value for one in findings) and not sound
+        try:
+            if not is_derived(contract):
+                windows, without_text = _plan(lost, self._texts, store, fill=is_unknown or is_all)
+            if not self._dry_run:
+                # Load what computes the vectors before anything is moved.
+                encoder = self._load(contract, (*store.shards, *lost)) if windows else None
+                if is_derived(contract):
+                    read_projection(Cache(self.folder), self._known_as(contract))
+                shards = {f"{folder}/shards/{name}.arrow" for name in known}
+                lmdb = {entry.path for entry in verifier.files(contract.id, Kind.STORE, Kind.SEAL)}
+                for path in shards.union(one.path for one in findings) - lmdb:
+                    self._move_aside(path)
+                # Whole shards of a damaged LMDB file become files.
+                for name, data in sound.items() if lmdb else ():
+                    FolderShards(self.folder / folder / "shards").add(name, data)
+                for path in lmdb:
+                    self._move_aside(path)
+                codec = lost[0].header.codec if lost and not sound else None
+                made = self._store(contract, windows, encoder, codec)
+        except EmbedCacheError as error:
+            for finding in findings:
+                self._done(finding, LEFT, first_line(error))
+            return
+        self.rows += sum(map(len, windows))
+        for number, finding in enumerate(findings):
+            if without_text and number == 0:
+                self._done(finding, LOST, f"no sound corpus has the texts of {without_text:,} rows")
+            elif windows or _name(finding) in made:
+                detail = "identical" if _name(finding) in made else "not identical"
+                self._done(finding, ENCODED, "" if self._dry_run else detail)
+            else:
+                self._done(finding, MOVED, "no text lacks a vector without it")
+
+    def _store(
+        self, contract: Contract, windows: Sequence[_Window], encoder: Encoder | None, codec: str | None
+    ) -> list[str]:
+        """Encode and store what is planned; return the names of all shards and codebooks."""
+        cache = Cache(self.folder)
+        store = cache.store(contract, codec)
+        if encoder is not None:
+            self._progress.phase("encode", sum(map(len, windows)))
+            for batch in self._encode(encoder, windows):
+                store.put(batch)
+        store.finish()
+        if is_derived(contract):
+            for number, _ in rows_without_vector(self._texts, store):
+                for _ in extend(cache, self._known_as(contract), self._texts[number]):
+                    pass
+        codebooks = (cache.teacher_folder(contract) / "codebooks").glob("[!.]*.npy")
+        return [*cache.container(contract).names(), *(path.stem for path in codebooks)]
+
+    def _encode(self, encoder: Encoder, windows: Sequence[_Window]) -> Iterator[VectorBatch]:
+        """Yield the rows of each window."""
+        texts = (window.texts(self._texts) for window in windows)
+        with closing(encoder.encode_windows(texts)) as results:
+            for window, encoded in zip(windows, results, strict=True):
+                if not np.isfinite(encoded.vectors).all():
+                    raise NonFiniteVectorError("the teacher returned NaN or infinity for a text")
+                self._progress.advance(len(window))
+                rest = encoded.tokens, encoded.truncated, encoder.provenance
+                yield VectorBatch(window.keys, encoded.vectors, *rest)
+
+    def _load(self, contract: Contract, shards: Sequence[Shard]) -> Encoder:
+        """Return the encoder of a teacher, to compute as it did for some shards."""
+        if self._encoder is None or self._encoder.teacher.contract != contract:
+            known = self._known_as(contract)
+            self._progress.phase(f"load teacher {known.name}")
+            spec = Cache(self.folder).model_source(known)
+            self._encoder = self._computing.encoder(contract, spec=spec, name=known.name, shards=shards)
+        return self._encoder
+
+
+def _name(finding: Finding) -> str:
+    """Return the name of the shard or codebook of a finding."""
+    return finding.path.partition("#")[2] or PurePosixPath(finding.path).stem
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Rows that are encoded together and stored as one shard.
+
+    Attributes:
+        keys: dtype ``V16``, shape (n,).
+        numbers: number of the corpus that holds each text, shape (n,).
+        rows: its row there, shape (n,).
+    """
+
+    keys: KeyArray
+    numbers: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def texts(self, corpora: Sequence[Corpus]) -> list[str]:
+        """Return the texts, in order."""
+        found = [""] * len(self)
+        for number in np.unique(self.numbers).tolist():
+            places = np.flatnonzero(self.numbers == number)
+            for place, text in zip(places.tolist(), corpora[number].texts(self.rows[places]), strict=True):
+                found[place] = text
+        return found
+
+
+def _plan(
+    lost: Sequence[Shard], corpora: Sequence[Corpus], store: ShardStore, *, fill: bool
+) -> tuple[list[_Window], int]:
+    """Plan what to encode in place of lost shards.
+
+    A shard whose texts are all known comes back with its rows, in their order. For the others it is what
+    corpora and embedded views lack.
+
+    Args:
+        lost: header and keys of the lost shards.
+        corpora: sound corpora and views.
+        store: the teacher's sound shards.
+        fill: True if shards were lost whose keys are not known.
+
+    Returns:
+        Shards to be, in the order of the corpora; number of lost rows whose text no corpus has.
+    """
+    numbers, rows = find_rows([shard.keys for shard in lost], corpora)
+    windows, start, without_text = list[_Window](), 0, 0
+    for shard in lost:
+        part = slice(start, start + len(shard))
+        start += len(shard)
+        is_missing, has_text = store.locate(shard.keys) < 0, numbers[part] >= 0
+        unknown = int((is_missing & ~has_text).sum())
+        without_text += unknown
+        if is_missing.any() and not unknown:
+            windows.append(_Window(shard.keys[has_text], numbers[part][has_text], rows[part][has_text]))
+    windows.sort(key=lambda one: (one.numbers[0], one.rows[0]))
+    if fill or without_text:
+        rows_each = max(map(len, (*store.shards, *lost)), default=DEFAULT_SHARD_ROWS)
+        for number, missing in rows_without_vector(corpora, store):
+            planned = KeyIndex(np.concatenate([np.empty(0, KEY_DTYPE), *(one.keys for one in windows)]))
+            left = np.flatnonzero(missing.mask)[planned.locate(missing.keys()) < 0]
+            # A key may be damaged itself: then its text is among those that lack a vector.
+            without_text = max(0, without_text - len(left))
+            for start in range(0, len(left), rows_each):
+                some = left[start : start + rows_each]
+                windows.append(_Window(missing.keys(some), np.full(len(some), number), some))
+    return windows, without_text
