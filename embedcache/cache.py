@@ -322,7 +322,7 @@ class Cache:
         if teacher is None or teacher in [one.name for one in self.teachers()]:
             with suppress(MissingVectorsError):
                 return self.lookup(texts, teacher)
-        vectors: Vectors = load("embedcache.building.encode_texts:encode_texts")(self, texts, teacher)
+        vectors: Vectors = load("embedcache.building.encode:encode_texts")(self, texts, teacher)
         return vectors
 
     def _vectors(self, store: ShardStore, texts: Sequence[str]) -> Vectors:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from filelock import FileLock, Timeout
 
+from embedcache.building.encode import BuildOutput, Encoded, encode_missing, register
 from embedcache.building.job import Job
-from embedcache.building.outputs import BuildOutput, Encoded, encode_missing, register
 from embedcache.building.result import BuildResult
 from embedcache.building.views import make_views
 from embedcache.cache import Cache

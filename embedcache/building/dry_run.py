@@ -6,7 +6,6 @@ cache. The teacher runs for a second or two on a sample of the missing texts.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from embedcache.building.encode import BuildOutput
 from embedcache.building.job import Job
-from embedcache.building.outputs import BuildOutput
 from embedcache.building.result import BuildResult, Estimate, ViewResult
 from embedcache.building.views import make_views
 from embedcache.cache import Cache
@@ -130,12 +129,9 @@ def _rows_to_encode(
 
 def _sample(texts: Sequence[Corpus], lacking: Sequence[NDArray[np.int64]]) -> list[str]:
     """Return a random sample of the texts to encode, the same one each time."""
+    some, rows = max(zip(texts, lacking, strict=True), key=lambda pair: len(pair[1]))
     generator = np.random.default_rng(0)
-    share = min(1.0, SAMPLE_TEXTS / max(sum(map(len, lacking)), 1))
-    sample = []
-    for some, rows in zip(texts, lacking, strict=True):
-        chosen = generator.choice(rows, math.ceil(len(rows) * share), replace=False)
-        sample += some.texts(np.sort(chosen))
+    sample = some.texts(np.sort(generator.choice(rows, min(len(rows), SAMPLE_TEXTS), replace=False)))
     generator.shuffle(sample)
     return sample
 

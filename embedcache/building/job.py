@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embedcache.building.outputs import BuildOutput, codec_of
+from embedcache.building.encode import BuildOutput, codec_of
 from embedcache.building.result import BuildResult
 from embedcache.building.views import plan_views_of
 from embedcache.cache import Cache

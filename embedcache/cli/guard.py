@@ -44,9 +44,7 @@ def guarded(
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
     try:
-        code = group.main(args=arguments, prog_name=name, standalone_mode=False)
-        if isinstance(code, int) and code:
-            sys.exit(code)
+        sys.exit(group.main(args=arguments, prog_name=name, standalone_mode=False))
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(error.exit_code)
@@ -55,37 +53,33 @@ def guarded(
         sys.stdout = None
         sys.exit(1)
     except (Exception, KeyboardInterrupt) as error:
-        is_abort = isinstance(error, (click.Abort, KeyboardInterrupt))
-        message = _message(error, domain_errors)
-        if _signals or is_abort:
+        message, code = _message(error, domain_errors), getattr(error, "exit_code", 1)
+        # click turns a KeyboardInterrupt into an Abort.
+        stop = error.__cause__ if isinstance(error, click.Abort) else error
+        if _signals or isinstance(error, (click.Abort, KeyboardInterrupt)):
             # A second Ctrl-C ends the process at once.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-            message = f"{name}: interrupted; whatever was stored is whole, {_advice(error)}"
+            told = str(stop) if isinstance(stop, KeyboardInterrupt) else ""
+            advice = told or "run the same command again"
             # The terminal's ^C stands on the line; click has ended it for an Abort.
-            message, code = message if is_abort else f"\n{message}", INTERRUPTED
+            line = "" if isinstance(error, click.Abort) else "\n"
+            message = f"{line}{name}: interrupted; whatever was stored is whole, {advice}"
+            code = INTERRUPTED
         elif message is None:
             raise
         else:
             before_printing()
-            message, code = f"{_command(group, name, arguments)}: {message}", getattr(error, "exit_code", 1)
+            message = f"{_command(group, name, arguments)}: {message}"
         if len(arguments) < len(sys.argv) - 1:
             traceback.print_exc()
         click.echo(message, err=True)
         sys.exit(code)
 
 
-def _advice(error: BaseException) -> str:
-    """Return the advice of a Ctrl-C, which click turns into an Abort without a message."""
-    stop = error.__cause__ if isinstance(error, click.Abort) else error
-    return (str(stop) if isinstance(stop, KeyboardInterrupt) else "") or "run the same command again"
-
-
 def _message(error: BaseException, domain_errors: tuple[type[Exception], ...]) -> str | None:
     """Return an error as one line; None for a programming error."""
     if isinstance(error, click.ClickException):
         message = " ".join(error.format_message().split()).rstrip(".")
-        if message[1:2].islower():
-            message = message[0].lower() + message[1:]
         context = error.ctx if isinstance(error, click.UsageError) else None
         return message if context is None else f"{message} (see '{context.command_path} --help')"
     if isinstance(error, domain_errors):

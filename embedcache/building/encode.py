@@ -1,4 +1,4 @@
-"""Outputs of a build: the store of each, and missing rows encoded into them."""
+"""Encoding: outputs of a teacher, the store of each, and missing texts encoded into them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -14,15 +15,17 @@ from numpy.typing import NDArray
 
 from embedcache.building.result import OutputResult
 from embedcache.cache import Cache
-from embedcache.codecs import FLOAT_CODECS, check_codec_name, pq
+from embedcache.codecs import FLOAT_CODECS, Vectors, check_codec_name, pq
 from embedcache.contract import Contract
 from embedcache.errors import InputError, NonFiniteVectorError
+from embedcache.keys import key_array
 from embedcache.missing import MissingRows
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.reuse import default_codec, related_stores
 from embedcache.store import ShardStore, VectorBatch
 from embedcache.teacher.lazy import LazyTeacher, columns_of
-from embedcache.teacher.options import EMBEDDING, LOGITS, EncodeOptions
+from embedcache.teacher.load import Teacher, load_by_contract
+from embedcache.teacher.options import EMBEDDING, LOGITS, EncodeOptions, TeacherOptions
 from embedcache.teacher.resolve import is_local, origin_of
 
 if TYPE_CHECKING:
@@ -196,3 +199,38 @@ def _refuse_non_finite(encoded: EncodedTexts, texts: Texts, rows: NDArray[np.int
             f"({texts.texts(row)[0][:80]!r}) and {len(bad) - 1} more rows of its shard; earlier shards are "
             "stored. Use compute_dtype float32, or remove the text"
         )
+
+
+class _TextList:
+    title = "the texts"
+
+    def __init__(self, texts: list[str]) -> None:
+        self._texts = texts
+
+    def texts(self, rows: NDArray[np.int64]) -> list[str]:
+        return [self._texts[row] for row in rows]
+
+
+def encode_texts(
+    cache: Cache, texts: Sequence[str], teacher: str | Path | TeacherOptions | Teacher | Encoder | None
+) -> Vectors:
+    """Return vectors of ``texts``, which join no corpus; see :meth:`Cache.encode`."""
+    if teacher is None or teacher in [one.name for one in cache.teachers()]:
+        held = cache.teacher(None if teacher is None else str(teacher))
+        remedy = "encode with that model under another name"
+        source = cache.model_source(held)
+        teacher = load_by_contract(source, held.contract, name=held.name, remedy=remedy, device="auto")
+    options = EncodeOptions()
+    lazy = LazyTeacher(teacher, options, cache.derived_folder)
+    ((name, contract),) = lazy.contracts.items()
+    cache.refuse_other_contract(name, contract)
+    output = BuildOutput.open(cache, name, contract, options)
+    distinct = list(dict.fromkeys(texts))
+    keys = key_array(distinct)
+    missing = MissingRows(len(keys), output.store.locate(keys) < 0, [keys])
+    if len(missing):
+        register(cache, lazy)
+        encode_missing(_TextList(distinct), [missing], [output], lazy.encoder, options.shard_rows, Encoded())
+        output.store.finish()
+        lazy.note(cache.derived_folder)
+    return cache.lookup(texts, contract.id)
