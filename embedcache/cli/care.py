@@ -25,13 +25,6 @@ if TYPE_CHECKING:
     from embedcache.doctor import Diagnosis
 
 _DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{20,52}\b")
-_LOSSES = (
-    ("bytes a vector", "bytes_per_vector", ","),
-    ("mean cosine", "mean_cosine", ".8f"),
-    ("worst cosine", "worst_cosine", ".8f"),
-    ("rank agreement", "rank_agreement", ".6f"),
-    ("top 10 kept", "neighbours_kept", ".1%"),
-)
 
 
 def _short(text: str) -> str:
@@ -143,13 +136,18 @@ def _print(diagnosis: Diagnosis) -> None:
             click.echo("\n  ".join([f"{finding.name}, for example:", *groups]))
     if not diagnosis.codecs:
         return
-    marks = [loss.codec + (" *" if loss.codec in diagnosis.stored_as else "") for loss in diagnosis.codecs]
-    rows = []
-    for heading, field, spec in _LOSSES:
-        figures = (getattr(loss, field) for loss in diagnosis.codecs)
-        rows.append((heading, *("-" if figure is None else format(figure, spec) for figure in figures)))
-    print_table(("", *marks), rows, "codecs")
-    click.echo(f"* as stored: {', '.join(diagnosis.stored_as)}. No codec brings back what that has lost.")
+    columns = ("codec", "bytes a vector", "mean cosine", "worst cosine", "nearest 10 kept")
+    rows = [
+        (
+            loss.codec + (" *" if loss.codec in diagnosis.stored_as else ""),
+            loss.bytes_per_vector,
+            loss.mean_cosine,
+            loss.worst_cosine,
+            None if loss.neighbours_kept is None else f"{loss.neighbours_kept:.1%}",
+        )
+        for loss in diagnosis.codecs
+    ]
+    print_table(columns, rows, "codecs; * as stored, no codec brings back what that has lost")
     for loss in diagnosis.codecs:
         if loss.note:
             click.echo(f"{loss.codec}: {loss.note}")

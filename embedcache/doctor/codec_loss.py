@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedcache.codecs import CODEC_NAMES, Vectors, get_codec, measure, pq
-from embedcache.doctor.geometry import random_cosines, unit
+from embedcache.doctor.vectors import unit
 from embedcache.errors import InputError
-from embedcache.progress import NO_PROGRESS, Progress
 
 MOST_QUERIES = 500
 NEIGHBOURS = 10
@@ -25,8 +24,6 @@ class CodecLoss:
         codec: its name.
         bytes_per_vector: bytes of a vector in a shard, its scale included.
         mean_cosine, worst_cosine: between vectors before and after.
-        rank_agreement: Spearman correlation of the cosines of pairs, before and after; None where all are
-            equal.
         neighbours_kept: share of the ten nearest neighbours that stay.
         note: reason why nothing was measured.
     """
@@ -35,25 +32,20 @@ class CodecLoss:
     bytes_per_vector: int | None = None
     mean_cosine: float | None = None
     worst_cosine: float | None = None
-    rank_agreement: float | None = None
     neighbours_kept: float | None = None
     note: str = ""
 
 
-def compare_codecs(
-    vectors: Vectors, *, seed: int = 0, progress: Progress = NO_PROGRESS
-) -> Iterator[CodecLoss]:
+def compare_codecs(vectors: Vectors, seed: int = 0) -> Iterator[CodecLoss]:
     """Yield the loss of every codec on one half of the vectors; ``pq`` is trained on the other half.
 
     Args:
         vectors: float32, shape (n, d), not zero; n is at least 24.
-        seed: seed of the halves, the codebook and the pairs.
-        progress: receives phases.
+        seed: seed of the halves and the codebook.
     """
     order = np.random.default_rng(seed).permutation(len(vectors))
     scored, training = np.array_split(vectors[order], 2)
     for name in CODEC_NAMES:
-        progress.phase(f"measure {name}")
         try:
             codec = pq.train(training, seed=seed) if name == pq.NAME else get_codec(name)
             stored = codec.encode(scored)
@@ -61,19 +53,8 @@ def compare_codecs(
             yield CodecLoss(name, note=str(error))
             continue
         loss, size = measure(codec, scored, stored), codec.bytes_per_row(vectors.shape[1])
-        before, after = unit(scored), unit(codec.decode(stored))
-        ranks, kept = rank_agreement(before, after, seed), neighbours_kept(before, after)
-        yield CodecLoss(name, size, loss.mean_cosine, loss.worst_cosine, ranks, kept)
-
-
-def rank_agreement(before: Vectors, after: Vectors, seed: int = 0) -> float | None:
-    """Return Spearman's correlation of the cosines of random pairs of rows; None where all are equal."""
-    from scipy.stats import spearmanr
-
-    cosines = [random_cosines(vectors, seed) for vectors in (before, after)]
-    if any(np.ptp(one) == 0 for one in cosines):
-        return None
-    return float(spearmanr(*cosines).statistic)
+        kept = neighbours_kept(unit(scored), unit(codec.decode(stored)))
+        yield CodecLoss(name, size, loss.mean_cosine, loss.worst_cosine, kept)
 
 
 def neighbours_kept(before: Vectors, after: Vectors) -> float:

@@ -17,9 +17,8 @@ from embedcache.cache import Cache, CachedTeacher
 from embedcache.codecs import Vectors
 from embedcache.corpus.corpus import Corpus, find_texts
 from embedcache.doctor.findings import EXAMPLES, Finding, Level
-from embedcache.doctor.sampling import sample_keys
 from embedcache.errors import InputError
-from embedcache.keys import KEY_DTYPE, key_array
+from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray, key_array
 from embedcache.live import Computing, compute_dtypes
 from embedcache.noise import COMPUTE_COSINE
 from embedcache.progress import NO_PROGRESS, Progress
@@ -100,8 +99,7 @@ def check_deep(
     cache: Cache,
     teacher: CachedTeacher,
     texts: Sequence[str],
-    *,
-    computing: Computing | None = None,
+    computing: Computing,
     progress: Progress = NO_PROGRESS,
 ) -> Finding:
     """Encode texts again and compare the stored vectors.
@@ -110,7 +108,7 @@ def check_deep(
         cache: the cache.
         teacher: the teacher whose vectors are checked.
         texts: texts that have a vector; see :func:`sample_texts`.
-        computing: how to run the teacher; by default as when the vectors were computed.
+        computing: how to run the teacher.
         progress: receives phases and rows.
 
     Raises:
@@ -123,34 +121,46 @@ def check_deep(
     if not texts:
         raise InputError(f"no text of the corpora has a vector of {teacher.name!r}. Build a corpus first.")
     progress.phase(f"load teacher {teacher.name}")
-    encoder = (computing or Computing()).encoder(
+    encoder = computing.encoder(
         teacher.contract, spec=cache.model_source(teacher), name=teacher.name, shards=store.shards
     )
     progress.phase("encode", len(texts))
     live = encoder.encode(texts).vectors
     compute_dtype = str(encoder.provenance["compute_dtype"])
     found = compare_with_live(store, store.locate(key_array(texts)), live, compute_dtype)
-    wrong = int(np.count_nonzero(found.wrong))
-    stored_in = ", ".join(compute_dtypes(store.shards))
+    wrong = np.flatnonzero(found.wrong)
+    stored_in = ", ".join(compute_dtypes(store.shards)) or "an unknown dtype"
+    differ = np.count_nonzero(found.differs)
     figure = (
-        f"{len(texts):,} of {len(store):,} vectors, computed in {stored_in or 'an unknown dtype'} and now in "
-        f"{compute_dtype}: {np.count_nonzero(found.differs):,} beyond the noise of {found.noise.max():.2g}, "
-        f"{wrong:,} wrong"
+        f"{len(texts):,} of {len(store):,} vectors, computed in {stored_in} and now in {compute_dtype}: "
+        f"{differ:,} beyond the noise of {found.noise.max():.2g}, {len(wrong):,} wrong"
     )
     advice = "" if found.level == "ok" else f"{MESSAGES[found.level].capitalize()}."
-    if wrong:
-        names = sorted({store.shards[number].name[:12] for number in found.shards[found.wrong].tolist()})
-        more = f" and {len(names) - EXAMPLES:,} more" if len(names) > EXAMPLES else ""
+    if len(wrong):
+        names = sorted({store.shards[number].name for number in found.shards[wrong].tolist()})
         folder = cache.teacher_folder(teacher.contract)
-        advice += f" Delete shards {', '.join(names[:EXAMPLES])}{more} from {folder}, and build again."
-    examples = tuple((texts[row],) for row in np.flatnonzero(found.wrong)[:EXAMPLES].tolist())
-    return Finding(LIVE, figure, wrong / len(texts), found.level, advice, examples)
+        advice += f" Delete these shards from {folder}, and build again: {', '.join(names)}"
+    examples = tuple((texts[row],) for row in wrong[:EXAMPLES].tolist())
+    return Finding(LIVE, figure, len(wrong) / len(texts), found.level, advice, examples)
 
 
 def sample_texts(store: ShardStore, corpora: Sequence[Corpus], sample: int, seed: int) -> list[str]:
-    """Return a random sample of the distinct texts of corpora and views that have a vector."""
+    """Return a random sample of the distinct texts of corpora and views that have a vector.
+
+    Keys are digests, so the texts whose keys rank lowest are a uniform sample; order and repeats do not
+    matter.
+    """
     drawn = np.empty(0, KEY_DTYPE)
     for corpus in corpora:
         for keys in corpus.iter_keys():
-            drawn = sample_keys(np.concatenate([drawn, keys[store.locate(keys) >= 0]]), sample, seed)
+            keys = np.concatenate([drawn, keys[store.locate(keys) >= 0]])
+            drawn = keys[np.unique(_ranks(keys, seed), return_index=True)[1][:sample]]
     return [text for text in find_texts(drawn, corpora) if text is not None]
+
+
+def _ranks(keys: KeyArray, seed: int) -> NDArray[np.uint64]:
+    """Return a number for each key, in an order that is random and depends on ``seed``; shape (n,)."""
+    words = np.ascontiguousarray(keys).view(np.uint64).reshape(-1, KEY_BYTES // 8)[:, 0]
+    factor = np.random.default_rng(seed).integers(1 << 63, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    # Odd, so that no two words get the same number.
+    return words * factor

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from embedcache.cache import Cache
 from embedcache.corpus.corpus import find_texts
 from embedcache.doctor.codec_loss import CodecLoss, compare_codecs
 from embedcache.doctor.deep import LIVE, check_deep, sample_texts
-from embedcache.doctor.findings import LEVELS, Finding, Level
-from embedcache.doctor.geometry import LEAST_SAMPLE, measure_geometry
-from embedcache.doctor.overlap import find_overlap, read_evaluation_sets
-from embedcache.doctor.scan import (
-    corpus_positions,
-    distinct_rows,
-    own_positions,
-    scan_corpus,
-    scan_vectors,
-)
+from embedcache.doctor.findings import Finding
+from embedcache.doctor.texts import find_evaluation_texts, judge_corpus, read_evaluation_sets
+from embedcache.doctor.vectors import LEAST_SAMPLE, judge_geometry, judge_vectors
 from embedcache.errors import InputError
 from embedcache.keys import KeyArray
 from embedcache.live import Computing
 from embedcache.progress import NO_PROGRESS, Progress
 
-CODEC_SAMPLE = 10_000
+SAMPLE, CODEC_SAMPLE = 20_000, 10_000
+"""Most vectors whose geometry is measured, and on which codecs are compared."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +31,6 @@ class Diagnosis:
     Attributes:
         cache: the cache's folder.
         teacher: name of the teacher.
-        contract_id: sha256 of its contract.
         stored_as: codecs of the stored vectors.
         findings: figures with their verdicts.
         codecs: size and loss of each codec; empty unless they were compared.
@@ -43,24 +38,14 @@ class Diagnosis:
 
     cache: str
     teacher: str
-    contract_id: str
     stored_as: tuple[str, ...]
     findings: tuple[Finding, ...]
     codecs: tuple[CodecLoss, ...] = ()
 
     @property
-    def worst(self) -> Level:
-        """The worst level."""
-        return max((finding.level for finding in self.findings), key=LEVELS.index, default="ok")
-
-    @property
     def has_wrong_vectors(self) -> bool:
         """True if the deep check found vectors that are not the teacher's."""
         return any(one.name == LIVE and one.level == "bad" for one in self.findings)
-
-    def to_json(self) -> dict[str, object]:
-        """Return the diagnosis as a JSON object."""
-        return {**asdict(self), "worst": self.worst}
 
 
 def examine(
@@ -71,7 +56,6 @@ def examine(
     evaluation_sets: Sequence[str | Path] = (),
     deep: int = 0,
     codecs: bool = False,
-    sample: int = 20_000,
     seed: int = 0,
     computing: Computing | None = None,
     progress: Progress = NO_PROGRESS,
@@ -85,9 +69,8 @@ def examine(
         evaluation_sets: files and folders of texts that must not be trained on.
         deep: number of texts to encode again with the live teacher.
         codecs: compare the codecs, on at least 50 vectors.
-        sample: vectors whose geometry is measured; time grows with its square.
         seed: seed of all samples.
-        computing: how to run the teacher for the deep check.
+        computing: how to run the teacher for the deep check; default: as when the vectors were computed.
         progress: receives phases and rows.
 
     Raises:
@@ -98,40 +81,37 @@ def examine(
     opened = cache if isinstance(cache, Cache) else Cache(cache)
     cached = opened.teacher(teacher)
     corpora = opened.corpora() if corpus is None else [opened.corpus(corpus)]
-    views = [view for one in corpora for view in one.views()]
+    # Views are trained on as well.
+    texts = [one for each in corpora for one in (each, *each.views())]
     sets = read_evaluation_sets(evaluation_sets)
     if sets and not corpora:
         raise InputError(f"{opened.folder}: no corpus to compare with evaluation sets")
-    store = opened.store(cached.contract)
-    rows = [distinct_rows(one) for one in corpora]
-    found = [corpus_positions(*one, store, progress) for one in zip(corpora, rows, strict=True)]
-    judged = found[0][found[0] >= 0] if corpus is not None else own_positions(store)
-    if not len(judged):
-        raise InputError(f"{opened.folder}: no vectors of {cached.name!r}. Run 'embedcache build' first.")
 
     def texts_of(keys: KeyArray) -> list[str]:
-        texts = find_texts(keys, [*corpora, *views])
-        names = (f"(key {key.tobytes().hex()})" for key in keys)
-        return [name if text is None else text for name, text in zip(names, texts, strict=True)]
+        found = find_texts(keys, texts)
+        return [text or f"(key {key.tobytes().hex()})" for key, text in zip(keys, found, strict=True)]
 
+    store = opened.store(cached.contract)
     checked = []
     if deep:
-        texts = sample_texts(store, [*corpora, *views], deep, seed)
-        checked = [check_deep(opened, cached, texts, computing=computing, progress=progress)]
+        drawn = sample_texts(store, texts, deep, seed)
+        checked = [check_deep(opened, cached, drawn, computing or Computing(), progress)]
+    judged = np.flatnonzero(np.concatenate([np.empty(0, np.bool_), *(own for _, own in store.own_rows())]))
     findings: list[Finding] = []
-    for one, numbers, positions in zip(corpora, rows, found, strict=True):
-        findings += scan_corpus(one, numbers, positions, may_be_foreign=len(corpora) > 1)
-    scanned, drawn = scan_vectors(store, judged, texts_of, sample, seed, progress)
-    vectors = store.vectors(store.locate(drawn))
+    for one in corpora:
+        own, positions = judge_corpus(one, store, progress, may_be_foreign=len(corpora) > 1)
+        findings += own
+        judged = judged if corpus is None else positions
+    if not len(judged):
+        raise InputError(f"{opened.folder}: no vectors of {cached.name!r}. Run 'embedcache build' first.")
+    scanned, good = judge_vectors(store, judged, texts_of, progress)
+    sample = np.random.default_rng(seed).permutation(good)[:SAMPLE]
     progress.phase("measure geometry")
-    findings += [*scanned, *measure_geometry(vectors, drawn, texts_of, seed=seed)]
-    # Views are trained on as well.
-    others = [(view, distinct_rows(view)) for view in views] if sets else []
-    findings += find_overlap([*zip(corpora, rows, strict=True), *others], sets, progress)
-    codecs = codecs and len(vectors) >= LEAST_SAMPLE
-    losses = compare_codecs(vectors[:CODEC_SAMPLE], seed=seed, progress=progress) if codecs else ()
+    findings += [*scanned, *judge_geometry(store, sample, texts_of, seed)]
+    findings += [*find_evaluation_texts(texts, sets), *checked]
+    losses: list[CodecLoss] = []
+    if codecs and len(sample) >= LEAST_SAMPLE:
+        progress.phase("compare codecs")
+        losses = list(compare_codecs(store.vectors(sample[:CODEC_SAMPLE]), seed))
     stored_as = tuple(sorted({shard.header.codec for shard in store.shards}))
-    everything = (*findings, *checked)
-    return Diagnosis(
-        str(opened.folder), cached.name, cached.contract.id, stored_as, everything, tuple(losses)
-    )
+    return Diagnosis(str(opened.folder), cached.name, stored_as, tuple(findings), tuple(losses))

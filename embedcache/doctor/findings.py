@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Literal, TypeAlias
 
+from embedcache.keys import KeyArray
+
 Level: TypeAlias = Literal["ok", "look", "bad"]
-LEVELS: tuple[Level, ...] = ("ok", "look", "bad")
+
+TextsOf: TypeAlias = Callable[[KeyArray], list[str]]
+"""Texts of keys, for examples."""
 
 EXAMPLES = 5
 """Most examples of a finding."""
@@ -35,44 +39,32 @@ class Finding:
     examples: tuple[tuple[str, ...], ...] = ()
 
 
-@dataclass(frozen=True)
-class Threshold:
-    """A value above ``look`` or ``bad`` has that level."""
-
-    look: float
-    bad: float
-    advice: str
-
-
 _REBUILD = "'embedcache explain TEXT' names the shard. Delete it and build again, or leave the text out."
 
-THRESHOLDS = {
-    "missing vectors": Threshold(0, 0, "Not trained on. Build the corpus again, or project it again."),
-    "repeated texts": Threshold(0.1, 0.5, "A text is trained on once: the corpus is smaller than it looks."),
-    "respelled texts": Threshold(0.05, 0.25, "Equal but for case, spacing and punctuation. Thin them out."),
-    "largest label": Threshold(0.9, 0.99, "One label dominates. A classifier learns little of the others."),
-    "NaN or infinite": Threshold(0, 0, f"Such a vector spoils every weight. {_REBUILD}"),
-    "zero vectors": Threshold(0, 0, f"Such a vector has no direction. {_REBUILD}"),
+# Name -> value above which it is worth a look, value above which it is bad, advice.
+THRESHOLDS: dict[str, tuple[float, float, str]] = {
+    "missing vectors": (0, 0, "Not trained on. Build the corpus again, or project it again."),
+    "repeated texts": (0.1, 0.5, "A text is trained on once: the corpus is smaller than it looks."),
+    "respelled texts": (0.05, 0.25, "Equal but for case, spacing and punctuation. Thin them out."),
+    "largest label": (0.9, 0.99, "One label dominates. A classifier learns little of the others."),
+    "NaN or infinite": (0, 0, f"Such a vector spoils every weight. {_REBUILD}"),
+    "zero vectors": (0, 0, f"Such a vector has no direction. {_REBUILD}"),
     # Largest deviation from length one, as a multiple of what codec and compute dtype round.
-    "lengths of vectors": Threshold(1, 1, "The contract promises length one. --deep names the shards."),
+    "lengths of vectors": (1, 1, "The contract promises length one. --deep names the shards."),
     # Longest vector as a multiple of the mean. A loss on differences follows the squares.
-    "outliers": Threshold(10, inf, "The longest vector dominates losses such as mse. Use a cosine loss."),
+    "outliers": (10, inf, "The longest vector dominates losses such as mse. Use a cosine loss."),
     # Spellings that a tokenizer does not tell apart share a vector; mostly fewer than one text in a hundred.
-    "identical vectors": Threshold(
-        0.01, 0.1, "A student cannot tell these texts apart. See what they share."
-    ),
-    "truncated texts": Threshold(
-        0.05, 0.25, "Only their beginning was seen. Split them, or raise --max-length."
-    ),
-    "near-identical vectors": Threshold(0.05, 0.25, "Such texts are one target twice. Thin them out."),
+    "identical vectors": (0.01, 0.1, "A student cannot tell these texts apart. See what they share."),
+    "truncated texts": (0.05, 0.25, "Only their beginning was seen. Split them, or raise --max-length."),
+    "near-identical vectors": (0.05, 0.25, "Such texts are one target twice. Thin them out."),
     # Contrastively trained teachers lie at 0 to 0.3, bare masked language models at 0.5 to 0.8.
-    "mean cosine": Threshold(0.5, 0.9, "All vectors point one way. Use a teacher trained for similarity."),
+    "mean cosine": (0.5, 0.9, "All vectors point one way. Use a teacher trained for similarity."),
     # Share of the directions that is not in use. Sentence encoders use a third and more.
-    "unused directions": Threshold(0.9, 0.98, "A narrower student will do, or the teacher has collapsed."),
-    "first component": Threshold(0.3, 0.6, "One direction dominates. See what the texts at its ends share."),
-    "dead dimensions": Threshold(0.01, 0.1, "These hardly vary. See --truncate-dim and the last layer."),
+    "unused directions": (0.9, 0.98, "A narrower student will do, or the teacher has collapsed."),
+    "first component": (0.3, 0.6, "One direction dominates. See what the texts at its ends share."),
+    "dead dimensions": (0.01, 0.1, "These hardly vary. See --truncate-dim and the last layer."),
     # Below one in a hundred, a score moves less than between two seeds.
-    "evaluation texts": Threshold(0, 0.01, "Take these out of the source, or report no score of this set."),
+    "evaluation texts": (0, 0.01, "Take these out of the source, or report no score of this set."),
 }
 
 
@@ -88,9 +80,14 @@ def judge(
         of: corpus or evaluation set, added to the name.
         examples: groups of texts; kept if the level is not ``ok``.
     """
-    threshold = THRESHOLDS[name]
-    level: Level = "ok" if value <= threshold.look else "look" if value <= threshold.bad else "bad"
+    look, bad, advice = THRESHOLDS[name]
     title = f"{name}: {of}" if of else name
-    if level == "ok":
-        return Finding(title, figure, value, level)
-    return Finding(title, figure, value, level, threshold.advice, tuple(map(tuple, examples)))
+    if value <= look:
+        return Finding(title, figure, value, "ok")
+    level: Level = "look" if value <= bad else "bad"
+    return Finding(title, figure, value, level, advice, tuple(map(tuple, examples)))
+
+
+def share(count: int, total: int, noun: str) -> tuple[float, str]:
+    """Return a share as a number and as text; the share of nothing is 0."""
+    return count / max(total, 1), f"{count:,} of {total:,} {noun}".rstrip()

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from doctor_helpers import add_corpus
 from numpy.typing import NDArray
+from small_caches import add_corpus
 
 from embedcache.cache import Cache
 from embedcache.cli.main import cli
@@ -43,7 +43,7 @@ def make_cache(
 ) -> Cache:
     cache = Cache.create(folder)
     cache.register_teacher(teacher.name, teacher.contract, {"spec": "gone"})
-    add_corpus(cache, TEXTS)
+    add_corpus(cache, "corpus", TEXTS)
     tokens = np.full(len(TEXTS), 5, dtype=np.int32)
     store = cache.store(teacher.contract, codec)
     store.put(VectorBatch(key_array(TEXTS), vectors, tokens, tokens > 9, {"compute_dtype": dtype}))
@@ -119,8 +119,8 @@ def test_another_model_a_missing_one_and_no_texts_are_refused(
         deep(cache, tiny_encoder(tmp_path / "other", seed=1))
     with pytest.raises(TeacherError, match="--teacher-model"):
         examine(cache, deep=10)
-    add_corpus(cache, ["one text"], "foreign")
-    with pytest.raises(InputError, match="build"):
+    add_corpus(cache, "foreign", ["one text"])
+    with pytest.raises(InputError, match="Build"):
         examine(cache, deep=10, corpus="foreign", computing=Computing(teacher_model=tiny_teacher))
 
 

@@ -4,35 +4,86 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
-from doctor_helpers import TEXTS, WIDTH, add_corpus, batch_of, finding, levels, make_cache, put, unit
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy.stats import spearmanr
+from small_caches import add_corpus
 
 from embedcache.cache import Cache
 from embedcache.cli.care import doctor_command
-from embedcache.codecs import CODEC_NAMES, measure, pq
+from embedcache.codecs import CODEC_NAMES, Stored, get_codec, measure, pq
 from embedcache.corpus.folding import fold
 from embedcache.corpus.view_store import store_view
-from embedcache.doctor import examine
-from embedcache.doctor.codec_loss import compare_codecs, neighbours_kept, rank_agreement
-from embedcache.doctor.overlap import read_evaluation_sets
+from embedcache.doctor import Diagnosis, Finding, examine
+from embedcache.doctor.codec_loss import compare_codecs, neighbours_kept
+from embedcache.doctor.texts import read_evaluation_sets
 from embedcache.errors import InputError
+from embedcache.keys import key_array
+from embedcache.store import VectorBatch
 from embedcache.testing import example_contract, sentences
 from embedcache.views.recipe import Recipe
 
+WIDTH = 16
+TEXTS = sentences(600, seed=1)
 CONTRACT = example_contract(WIDTH)
 OTHERS = [f"nothing like it, number {number} of many" for number in range(100)]
 Vectors = NDArray[np.float32]
+
+
+def unit(rows: int, width: int = WIDTH, *, seed: int = 0) -> Vectors:
+    """Random directions, evenly spread."""
+    vectors = np.random.default_rng(seed).normal(size=(rows, width))
+    return np.float32(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+
+
+def batch_of(texts: Sequence[str], vectors: Vectors, truncated: Iterable[bool] = ()) -> VectorBatch:
+    """A batch of texts of 5 tokens, read to the end unless said otherwise."""
+    cut = np.array(list(truncated) or [False] * len(texts))
+    return VectorBatch(key_array(texts), vectors, np.full(len(texts), 5, np.int32), cut)
+
+
+def put(cache: Cache, batch: VectorBatch, normalize: bool = True, kind: str | None = None) -> None:
+    """Store float32 vectors as they are: nothing that is broken about them is refused."""
+    store = cache.store(example_contract(batch.vectors.shape[1], normalize=normalize), "float32", kind)
+    cosines = {"mean_cosine": 1.0, "worst_cosine": 1.0}
+    store.put_stored(get_codec("float32"), Stored(batch.vectors), batch, cosines)
+    store.finish()
+
+
+def make_cache(
+    folder: Path,
+    vectors: Vectors,
+    *,
+    texts: Sequence[str] = TEXTS,
+    kind: str | None = None,
+    truncated: Iterable[bool] = (),
+    normalize: bool = True,
+) -> Cache:
+    """A cache of one corpus and one teacher, with a vector for each of the first texts."""
+    cache = Cache.create(folder)
+    cache.register_teacher("teacher", example_contract(vectors.shape[1], normalize=normalize), {})
+    add_corpus(cache, "corpus", list(texts))
+    put(cache, batch_of(texts[: len(vectors)], vectors, truncated), normalize, kind)
+    return cache
+
+
+def finding(diagnosis: Diagnosis, name: str) -> Finding:
+    (found,) = [one for one in diagnosis.findings if one.name == name]
+    return found
+
+
+def levels(diagnosis: Diagnosis) -> dict[str, str]:
+    """The findings that are not ok."""
+    return {one.name: one.level for one in diagnosis.findings if one.level != "ok"}
 
 
 @pytest.fixture(scope="module")
@@ -40,23 +91,17 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Cache:
     return make_cache(tmp_path_factory.mktemp("sound") / "c", unit(600))
 
 
-def doctor(cache: Cache, *arguments: object) -> Result:
-    words = ["--cache", str(cache.folder), *map(str, arguments)]
-    return CliRunner(env={"COLUMNS": "120"}).invoke(doctor_command, words)
-
-
 @pytest.mark.parametrize("kind", ["arrow", "lmdb"])
 def test_a_sound_cache_is_ok(tmp_path: Path, kind: str) -> None:
     diagnosis = examine(make_cache(tmp_path / "c", unit(600), kind=kind))
-    assert (levels(diagnosis), diagnosis.worst) == ({}, "ok")
-    assert len(diagnosis.findings) == 14
+    assert (levels(diagnosis), len(diagnosis.findings)) == ({}, 13)
 
 
 @pytest.mark.parametrize("codec", CODEC_NAMES)
 def test_no_codec_makes_a_sound_cache_look_broken(tmp_path: Path, codec: str) -> None:
     cache, contract = Cache.create(tmp_path / "c"), example_contract(32)
     cache.register_teacher("teacher", contract, {})
-    add_corpus(cache, TEXTS)
+    add_corpus(cache, "corpus", TEXTS)
     cache.store(contract, codec).put(batch_of(TEXTS, unit(600, 32)))
     assert levels(examine(cache)) == {}
 
@@ -112,7 +157,7 @@ def test_what_is_planted_in_vectors_is_found(
     change(vectors)
     diagnosis = examine(make_cache(tmp_path / "c", vectors, normalize=normalize))
     assert finding(diagnosis, name).level == level
-    json.dumps(diagnosis.to_json(), allow_nan=False)
+    json.dumps(asdict(diagnosis), allow_nan=False)
 
 
 def test_broken_vectors_are_counted_named_and_spoil_no_other_figure(tmp_path: Path) -> None:
@@ -148,14 +193,14 @@ def test_the_effective_rank_is_that_of_the_singular_values(tmp_path: Path) -> No
     assert finding(diagnosis, "first component").value == pytest.approx(shares[0])
 
 
-@pytest.mark.parametrize("rows", [1, 2, 49])
+@pytest.mark.parametrize("rows", [1, 49])
 def test_the_geometry_of_a_few_vectors_is_not_judged(tmp_path: Path, rows: int) -> None:
     assert levels(examine(make_cache(tmp_path / "c", unit(rows), texts=TEXTS[:rows]))) == {"sample": "look"}
 
 
 def test_a_key_in_two_shards_is_one_vector(tmp_path: Path) -> None:
     cache = make_cache(tmp_path / "c", unit(600))
-    put(cache, CONTRACT, batch_of(TEXTS[100:300], unit(600)[100:300]))
+    put(cache, batch_of(TEXTS[100:300], unit(600)[100:300]))
     diagnosis = examine(cache)
     assert levels(diagnosis) == {}
     assert "of 600," in finding(diagnosis, "identical vectors").figure
@@ -174,7 +219,7 @@ def test_missing_and_repeated_texts_are_counted_by_distinct_texts(tmp_path: Path
 
 def test_a_corpus_of_another_teacher_is_worth_a_look(tmp_path: Path) -> None:
     cache = make_cache(tmp_path / "c", unit(600))
-    add_corpus(cache, OTHERS, "foreign")
+    add_corpus(cache, "foreign", OTHERS)
     assert levels(examine(cache)) == {"missing vectors: foreign": "look"}
     assert levels(examine(cache, corpus="corpus")) == {}
 
@@ -190,43 +235,31 @@ def test_a_corpus_of_another_teacher_is_worth_a_look(tmp_path: Path) -> None:
 )
 def test_labels_are_judged_by_their_balance(tmp_path: Path, labels: list[object], level: str | None) -> None:
     cache = make_cache(tmp_path / "c", unit(600))
-    add_corpus(cache, TEXTS, "labelled", labels)
+    add_corpus(cache, "labelled", TEXTS, labels=labels)
     found = [one.level for one in examine(cache).findings if one.name == "largest label: labelled"]
     assert found == ([] if level is None else [level])
 
 
 @pytest.mark.parametrize(("cut", "level"), [(20, "ok"), (60, "look"), (200, "bad")])
-def test_tokens_and_truncated_texts_are_counted(tmp_path: Path, cut: int, level: str) -> None:
-    tokens = [3] * 300 + [7] * 270 + [9] * 20 + [0] * 10
-    cache = make_cache(tmp_path / "c", unit(600), tokens=tokens, truncated=[row < cut for row in range(600)])
-    diagnosis = examine(cache)
-    truncated = finding(diagnosis, "truncated texts")
+def test_truncated_texts_are_counted(tmp_path: Path, cut: int, level: str) -> None:
+    cache = make_cache(tmp_path / "c", unit(600), truncated=[row < cut for row in range(600)])
+    truncated = finding(examine(cache), "truncated texts")
     assert (truncated.level, truncated.value) == (level, cut / 600)
-    assert "median 3, 95 % up to 7, longest 9" in finding(diagnosis, "tokens a text").figure
 
 
 def test_a_named_corpus_is_judged_by_its_own_vectors(tmp_path: Path) -> None:
     vectors = unit(600)
     vectors[550] = np.nan
     cache = make_cache(tmp_path / "c", vectors)
-    add_corpus(cache, TEXTS[:500], "first")
-    add_corpus(cache, TEXTS[500:], "second")
-    put(cache, CONTRACT, batch_of(["a text of no corpus"], np.zeros((1, WIDTH), np.float32)))
+    add_corpus(cache, "first", TEXTS[:500])
+    add_corpus(cache, "second", TEXTS[500:])
+    put(cache, batch_of(["a text of no corpus"], np.zeros((1, WIDTH), np.float32)))
     assert [levels(examine(cache, corpus=name)) for name in ("first", "second")] == [
         {},
         {"NaN or infinite": "bad"},
     ]
     ((shown,),) = finding(examine(cache), "zero vectors").examples
     assert shown.startswith("(key ")
-
-
-def test_the_sample_depends_on_the_seed_and_not_on_the_shards(sound: Cache, tmp_path: Path) -> None:
-    parts = make_cache(tmp_path / "b", unit(600)[:100])
-    for start in range(100, 600, 100):
-        put(parts, CONTRACT, batch_of(TEXTS[start : start + 100], unit(600)[start : start + 100]))
-    one, same = (examine(cache, sample=60).findings for cache in (sound, parts))
-    assert one == same
-    assert one != examine(sound, sample=60, seed=1).findings
 
 
 # Overlap
@@ -280,7 +313,7 @@ def test_evaluation_texts_are_counted_whatever_their_spelling(sound: Cache, tmp_
 
 def test_texts_of_views_and_of_every_corpus_are_compared(tmp_path: Path) -> None:
     cache = make_cache(tmp_path / "c", unit(600))
-    add_corpus(cache, OTHERS[:5], "second")
+    add_corpus(cache, "second", OTHERS[:5])
     texts = cache.corpus("corpus").texts()
     texts[0] = "a translated text"
     recipe = Recipe("column-de", "column", {"column": "de"})
@@ -337,7 +370,7 @@ def test_codecs_are_compared_on_vectors_that_pq_has_not_seen() -> None:
     vectors = unit(1200, 32)
     losses = {loss.codec: loss for loss in compare_codecs(vectors)}
     assert [loss.bytes_per_vector for loss in losses.values()] == [128, 64, 36, 8]
-    for figure in ("mean_cosine", "worst_cosine", "rank_agreement", "neighbours_kept"):
+    for figure in ("mean_cosine", "worst_cosine", "neighbours_kept"):
         figures = [getattr(loss, figure) for loss in losses.values()]
         assert figures == sorted(figures, reverse=True)
         assert figures[0] == pytest.approx(1)
@@ -354,7 +387,7 @@ def test_a_codec_that_vectors_do_not_fit_says_why() -> None:
     assert losses["int8"].mean_cosine is not None
 
 
-def test_ranks_and_neighbours_are_those_of_a_plain_computation() -> None:
+def test_neighbours_are_those_of_a_plain_computation() -> None:
     before = unit(40)
     after = before + np.float32(0.1) * unit(40, seed=1)
     after /= np.linalg.norm(after, axis=1, keepdims=True)
@@ -367,11 +400,6 @@ def test_ranks_and_neighbours_are_those_of_a_plain_computation() -> None:
     kept = [len(nearest(before, row) & nearest(after, row)) / 10 for row in range(40)]
     assert neighbours_kept(before, after) == pytest.approx(np.mean(kept))
     assert 0.3 < np.mean(kept) < 1
-    upper = np.triu_indices(40, k=1)
-    cosines = [(one @ one.T)[upper] for one in (before, after)]
-    assert rank_agreement(before, after) == pytest.approx(spearmanr(*cosines).statistic, abs=0.01)
-    assert rank_agreement(before, before) == pytest.approx(1)
-    assert rank_agreement(before, np.ones_like(before)) is None
 
 
 # The command
@@ -380,15 +408,14 @@ def test_ranks_and_neighbours_are_those_of_a_plain_computation() -> None:
 def test_the_command_prints_findings_examples_and_codecs(tmp_path: Path) -> None:
     vectors = unit(600)
     vectors[3] = np.nan
-    cache = make_cache(tmp_path / "c", vectors)
-    outcome = doctor(cache, "--codecs")
+    words = ["--cache", str(make_cache(tmp_path / "c", vectors).folder), "--codecs"]
+    outcome = CliRunner().invoke(doctor_command, words)
     assert outcome.exit_code == 0
     assert repr(TEXTS[3]) in outcome.stdout
     assert "float32 *" in outcome.stdout
-    told: dict[str, Any] = json.loads(doctor(cache, "--codecs", "--json").stdout)
-    assert told["worst"] == "bad"
-    assert [one["codec"] for one in told["codecs"]] == list(CODEC_NAMES)
-    assert [one["name"] for one in told["findings"] if one["level"] == "bad"] == ["NaN or infinite"]
+    found: dict[str, Any] = json.loads(CliRunner().invoke(doctor_command, [*words, "--json"]).stdout)
+    assert [one["codec"] for one in found["codecs"]] == list(CODEC_NAMES)
+    assert [one["name"] for one in found["findings"] if one["level"] == "bad"] == ["NaN or infinite"]
 
 
 def test_what_cannot_be_examined_is_refused(sound: Cache, tmp_path: Path) -> None:
@@ -399,7 +426,7 @@ def test_what_cannot_be_examined_is_refused(sound: Cache, tmp_path: Path) -> Non
     empty.register_teacher("teacher", CONTRACT, {})
     with pytest.raises(InputError, match="embedcache build"):
         examine(empty)
-    put(empty, CONTRACT, batch_of(sentences(60), unit(60)))
+    put(empty, batch_of(sentences(60), unit(60)))
     path = tmp_path / "set.txt"
     path.write_text("words here\n")
     with pytest.raises(InputError, match="no corpus"):

@@ -1,0 +1,174 @@
+"""Texts of a cache: missing, repeated and respelled ones, labels, and texts of evaluation sets among them."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedcache.corpus.corpus import Corpus
+from embedcache.corpus.folding import fold
+from embedcache.doctor.findings import EXAMPLES, Finding, judge, share
+from embedcache.errors import InputError, MissingInputError
+from embedcache.keys import first_occurrences
+from embedcache.progress import Progress
+from embedcache.store import Positions, ShardStore
+
+FORMATS = (".txt", ".tsv", ".csv", ".jsonl")
+_SPLIT_COLUMNS = ("split", "subset")
+_TRAINING = re.compile(r"(?:^|[\W_])train(?:ing)?(?![a-z])", re.IGNORECASE)
+# Scripts that put no blanks between words begin with Thai.
+_FIRST_WITHOUT_BLANKS = "\u0e00"
+_MOST_LABELS = 1000
+_BLOCK_ROWS = 8192
+
+
+def judge_corpus(
+    corpus: Corpus, store: ShardStore, progress: Progress, *, may_be_foreign: bool
+) -> tuple[list[Finding], Positions]:
+    """Judge the texts of a corpus; memory is 24 bytes a row.
+
+    Args:
+        corpus: the corpus.
+        store: the teacher's vectors.
+        progress: receives rows.
+        may_be_foreign: True if the corpus may belong to another teacher, and is passed over then.
+
+    Returns:
+        The findings, and the positions of the vectors that are there.
+    """
+    keys = corpus.keys()
+    # A text is trained on once.
+    rows = np.flatnonzero(first_occurrences([keys]))
+    positions = store.locate(keys[rows])
+    missing = rows[positions < 0]
+    if may_be_foreign and len(missing) == len(rows):
+        advice = "Not built with this teacher. Choose other corpora with --corpus."
+        return [Finding(f"missing vectors: {corpus.name}", "all", 1.0, "look", advice)], positions[:0]
+    examples = [[text] for text in corpus.texts(missing[:EXAMPLES])]
+    findings = [
+        judge("missing vectors", *share(len(missing), len(rows), "texts"), of=corpus.name, examples=examples),
+        judge("repeated texts", *share(len(keys) - len(rows), len(keys), "rows"), of=corpus.name),
+        *_judge_labels(corpus),
+        _judge_spelling(corpus, rows, progress),
+    ]
+    return findings, positions[positions >= 0]
+
+
+def _judge_labels(corpus: Corpus) -> Iterator[Finding]:
+    import pyarrow as pa
+
+    if not corpus.info.has_labels:
+        return
+    labels = pa.chunked_array([corpus.column(number, "label") for number in range(len(corpus.parts))])
+    # Floats are scores, and thousands of labels are no classes.
+    counts = [] if pa.types.is_floating(labels.type) else labels.value_counts().to_pylist()
+    if 0 < len(counts) <= _MOST_LABELS:
+        most = max(counts, key=lambda count: count["counts"])
+        part = most["counts"] / len(labels)
+        figure = f"{most['values']} on {part:.1%} of {len(labels):,} rows, {len(counts):,} labels"
+        yield judge("largest label", part, figure, of=corpus.name)
+
+
+def _judge_spelling(corpus: Corpus, rows: NDArray[np.int64], progress: Progress) -> Finding:
+    progress.phase(f"compare texts of {corpus.name}", len(rows))
+    digests = np.empty(len(rows), np.int64)
+    for start in range(0, len(rows), _BLOCK_ROWS):
+        block = rows[start : start + _BLOCK_ROWS]
+        digests[start : start + len(block)] = [hash(fold(text)) for text in corpus.texts(block)]
+        progress.advance(len(block))
+    values, counts = np.unique(digests, return_counts=True)
+    shared = values[counts > 1][:EXAMPLES]
+    examples = [corpus.texts(rows[digests == value][:2]) for value in shared]
+    figure = share(len(digests) - len(values), len(digests), "texts")
+    return judge("respelled texts", *figure, of=corpus.name, examples=examples)
+
+
+def find_evaluation_texts(corpora: Iterable[Corpus], sets: Mapping[str, list[str]]) -> Iterator[Finding]:
+    """Yield the texts of each evaluation set that corpora or views hold, in whatever spelling.
+
+    Args:
+        corpora: corpora and views that are trained on.
+        sets: texts to test on, by the name of their set.
+    """
+    # Text of the corpora by the folded text that it equals.
+    met: dict[str, str | None] = {fold(text): None for texts in sets.values() for text in texts}
+    for corpus in corpora if sets else ():
+        for texts in corpus.iter_texts():
+            met |= {folded: text for text in texts if (folded := fold(text)) in met}
+    for name, texts in sets.items():
+        examples = [[found] for text in texts if (found := met[fold(text)]) is not None]
+        figure = share(len(examples), len(texts), "texts")
+        yield judge("evaluation texts", *figure, of=name, examples=examples[:EXAMPLES])
+
+
+def read_evaluation_sets(paths: Iterable[str | Path]) -> dict[str, list[str]]:
+    """Read the distinct texts of evaluation sets, by file name.
+
+    Every value of several words is a text. Training rows (``train`` in a column ``split`` or ``subset``) and
+    training files (``train`` in the name) are left out.
+
+    Args:
+        paths: plain text, TSV, CSV or JSONL files, also with ``.gz``; of a folder, all such files.
+
+    Raises:
+        MissingInputError: if one is missing.
+        InputError: if a file cannot be read, or has no text to test on.
+    """
+    sets: dict[str, list[str]] = {}
+    for path in map(Path, paths):
+        if not path.exists():
+            raise MissingInputError(f"{path}: no such evaluation set")
+        files = {path.name: path}
+        if path.is_dir():
+            inside = (file for file in sorted(path.rglob("*")) if _ending(file) in FORMATS and file.is_file())
+            files = {str(file.relative_to(path)): file for file in inside}
+        read = {name: _read_texts(file) for name, file in files.items() if not _TRAINING.search(file.name)}
+        if not any(read.values()):
+            raise InputError(f"{path}: no texts to test on, expected values of several words")
+        sets |= {name: texts for name, texts in read.items() if texts}
+    return sets
+
+
+def _ending(path: Path) -> str:
+    return Path(path.name.removesuffix(".gz")).suffix.lower()
+
+
+def _read_texts(path: Path) -> list[str]:
+    if _ending(path) not in FORMATS:
+        raise InputError(f"{path}: unknown format, expected {', '.join(FORMATS)}, or these with .gz")
+    texts: dict[str, None] = {}
+    opened = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opened(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as stream:
+            for row in _rows(stream, _ending(path)):
+                split = next((str(row[name]) for name in _SPLIT_COLUMNS if name in row), "")
+                if not _TRAINING.match(split):
+                    texts |= dict.fromkeys(value for value in row.values() if _is_text(value))
+    except (ValueError, csv.Error, EOFError, OSError) as error:
+        raise InputError(f"{path}: {error}") from error
+    return list(texts)
+
+
+def _rows(stream: Iterable[str], ending: str) -> Iterable[Mapping[str, Any]]:
+    if ending == ".csv":
+        return csv.DictReader(stream, restkey="")
+    if ending == ".tsv":
+        return csv.DictReader(stream, restkey="", delimiter="\t", quoting=csv.QUOTE_NONE)
+    if ending == ".txt":
+        return ({"text": line.rstrip("\r\n")} for line in stream)
+    values = map(json.loads, filter(str.strip, stream))
+    return (value if isinstance(value, dict) else {"text": value} for value in values)
+
+
+def _is_text(value: object) -> bool:
+    if not isinstance(value, str) or not value.strip():
+        return False
+    return " " in value.strip() or max(value) >= _FIRST_WITHOUT_BLANKS
