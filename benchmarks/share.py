@@ -22,7 +22,7 @@ from embedcache.cache import Cache
 from embedcache.corpus.readers import ReadReport, RowBatch
 from embedcache.corpus.store import store_corpus
 from embedcache.share import Selection, collect, pull, push
-from embedcache.share.filesystem import open_filesystem
+from embedcache.share.location import open_filesystem
 from embedcache.store.base import VectorBatch
 from embedcache.testing import example_contract, sentences
 

@@ -142,7 +142,7 @@ def ls_command(remote: str | None, as_json: bool) -> None:
         return
     pushes = list_remote(remote)
     if as_json:
-        print_json(pushes)
+        print_json({digest: push.model_dump(exclude={"files"}) for digest, push in pushes.items()})
         return
     columns = (
         "manifest",
@@ -155,12 +155,11 @@ def ls_command(remote: str | None, as_json: bool) -> None:
         "size",
     )
     rows = []
-    for push in pushes:
-        card = push.card
-        teachers = ", ".join(f"{one.names[0]} ({one.rows:,})" for one in card.teachers)
-        corpora = ", ".join(f"{one.name} ({one.rows:,})" for one in card.corpora)
-        about = (push.manifest[:12], card.when, card.by, card.message, card.licence)
-        rows.append((*about, teachers, corpora, size(push.bytes)))
+    for digest, push in pushes.items():
+        teachers = ", ".join(f"{one.names[0]} ({one.rows:,})" for one in push.teachers)
+        corpora = ", ".join(f"{one.name} ({one.rows:,})" for one in push.corpora)
+        about = (digest[:12], push.when, push.by, push.message, push.licence, teachers, corpora)
+        rows.append((*about, size(sum(file.bytes for file in push.files))))
     print_table(columns, rows, remote)
     click.echo(f"{len(rows)} pushes to {remote}")
 
@@ -207,7 +206,6 @@ def drop_command(remote: str, manifests: tuple[str, ...], now: bool, as_json: bo
     """Take back the pushes to REMOTE whose manifests begin with DIGITS."""
     from embedcache.share import drop
 
-    with show_progress() as progress:
-        done = drop(remote, manifests, now=now, progress=progress)
+    done = drop(remote, manifests, now=now)
     rows = [("taken back", len(manifests)), ("deleted", _counted(done.files, done.bytes))]
     print_result(done, as_json, ("drop", done.remote), rows)

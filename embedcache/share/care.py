@@ -9,34 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from embedcache.fsio import TEMPORARY_PREFIX
 from embedcache.progress import NO_PROGRESS, Progress
-from embedcache.share.filesystem import DamagedError
 from embedcache.share.manifest import (
+    MANIFESTS,
     MOST_MANIFEST_BYTES,
-    Card,
+    Manifest,
     digest_in,
     is_manifest_name,
+    manifest_names,
     names_beginning,
     parse_manifest,
+    read_manifests,
 )
-from embedcache.share.remote import DROPPED, GRACE, MANIFESTS, Remote, is_object, object_path
+from embedcache.share.remote import GRACE, DamagedError, Remote, object_path
 
-
-@dataclass(frozen=True)
-class Pushed:
-    """One push to a remote.
-
-    Attributes:
-        manifest: digest of its manifest.
-        card: its card.
-        files, bytes: number and size of the files that it added.
-    """
-
-    manifest: str
-    card: Card
-    files: int
-    bytes: int
+DROPPED = "dropped"
 
 
 @dataclass(frozen=True)
@@ -80,18 +67,14 @@ class Deleted:
     bytes: int
 
 
-def list_remote(remote: str) -> list[Pushed]:
-    """Return the pushes to a remote, oldest first.
+def list_remote(remote: str) -> dict[str, Manifest]:
+    """Return the manifests of the pushes to a remote by their digests, oldest first.
 
     Raises:
         RemoteError: if the remote cannot be reached, or a manifest cannot be used.
     """
-    listed = Remote(remote).open().manifests()
-    pushes = []
-    for name, one in listed.manifests.items():
-        card = Card(**{field: getattr(one, field) for field in Card.model_fields})
-        pushes.append(Pushed(digest_in(name), card, len(one.files), sum(file.bytes for file in one.files)))
-    return pushes
+    listed = read_manifests(Remote(remote).open())
+    return {digest_in(name): one for name, one in listed.manifests.items()}
 
 
 def verify_remote(
@@ -108,9 +91,10 @@ def verify_remote(
         RemoteError: if the remote cannot be reached, or a manifest cannot be used.
     """
     source = Remote(remote, to_write=delete_damaged).open()
-    listed = source.manifests()
-    missing = listed.objects.keys() - source.objects().keys()
-    there = {sha256: size for sha256, size in listed.objects.items() if sha256 not in missing}
+    listed = read_manifests(source)
+    files = source.find("objects")
+    missing = [sha256 for sha256 in listed.objects if object_path(sha256) not in files]
+    there = {sha256: size for sha256, size in listed.objects.items() if object_path(sha256) in files}
     progress.phase("verify", sum(there.values()), "bytes")
     with TemporaryDirectory(prefix="embedcache-verify-") as folder:
 
@@ -159,19 +143,16 @@ def collect(
     target = Remote(remote, to_write=True).open()
     # Objects before manifests: a push that relies on an object which is old now has its manifest written.
     before = clock() - GRACE
-    files = target.find("")
-    listed = set(target.manifests().objects)
+    files = target.find("objects")
+    listed = set(read_manifests(target).objects)
     # After the manifests: a push that is taken back meanwhile is still among one of the two.
     dropped = {path: stat for path, stat in target.find(DROPPED).items() if is_manifest_name(_name(path))}
     expired = [path for path, stat in dropped.items() if stat.time <= before]
     for path in dropped.keys() - expired:
         listed |= _objects_of(_name(path), target.read(path, MOST_MANIFEST_BYTES)).keys()
-    old = {
-        path: stat.bytes
-        for path, stat in files.items()
-        if stat.time <= before
-        and ((is_object(path) and _name(path) not in listed) or _name(path).startswith(TEMPORARY_PREFIX))
-    }
+    kept = set(map(object_path, listed))
+    # Unfinished writes as well.
+    old = {path: stat.bytes for path, stat in files.items() if stat.time <= before and path not in kept}
     if dry_run:
         return Deleted(target.url, len(old), sum(old.values()))
     progress.phase("delete", len(old), "files")
@@ -191,23 +172,20 @@ def collect(
     return Deleted(target.url, len(sizes), sum(sizes))
 
 
-def drop(
-    remote: str, manifests: Sequence[str], *, now: bool = False, progress: Progress = NO_PROGRESS
-) -> Deleted:
+def drop(remote: str, manifests: Sequence[str], *, now: bool = False) -> Deleted:
     """Take pushes back: what their manifests alone list is not on the remote any more.
 
     Args:
         remote: name or URL of the remote.
         manifests: beginnings of digests of manifests, six digits or more.
         now: delete the objects, for texts that should not have been shared. Nobody should push meanwhile.
-        progress: receives what is done.
 
     Raises:
         InputError: if a beginning names no manifest, or several, or the remote is read-only.
         RemoteError: if the remote cannot be reached.
     """
     target = Remote(remote, to_write=True).open()
-    names = names_beginning(target.manifest_names(), manifests, target.url)
+    names = names_beginning(manifest_names(target), manifests, target.url)
     objects: dict[str, int] = {}
     for name in names:
         data: bytes | None = None
@@ -220,9 +198,8 @@ def drop(
         target.delete(f"{MANIFESTS}/{name}")
     if not now:
         return Deleted(target.url, 0, 0)
-    listed = target.manifests().objects
+    listed = read_manifests(target).objects
     unlisted = [sha256 for sha256 in objects if sha256 not in listed]
-    progress.phase("delete", len(unlisted), "files")
     paths = [*map(object_path, unlisted), *(f"{DROPPED}/{name}" for name in names)]
     target.in_threads(target.delete, paths)
     return Deleted(target.url, len(unlisted), sum(objects[sha256] for sha256 in unlisted))

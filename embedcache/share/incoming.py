@@ -26,9 +26,8 @@ from embedcache.fsio import commit_new, copy_file, make_directory, refuse_links,
 from embedcache.inventory import Kind
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.share.files import corpus_paths, shared_shard
-from embedcache.share.filesystem import DamagedError
 from embedcache.share.manifest import SHARED, ManifestSet, SharedFile
-from embedcache.share.remote import Remote
+from embedcache.share.remote import DamagedError, Remote
 from embedcache.sizes import readable
 from embedcache.store import FolderShards, MemoryShards, ShardStore
 from embedcache.store.base import ShardContainer

@@ -1,20 +1,28 @@
-"""Where remotes are: their URLs, and the names that a user gives them, ``team`` for ``s3://bucket/teachers``."""
+"""Where remotes are: the names that a user gives them, their URLs, and the filesystems of those.
+
+Credentials come from the environment, never from the URL. Clients try again as their own settings say.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import logging
 import os
 import re
 from pathlib import Path
-from urllib.parse import unquote
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from embedcache.cache import REMOTE_MARKER
-from embedcache.errors import InputError
+from embedcache.errors import EmbedCacheError, InputError, MissingExtraError, RemoteError
 from embedcache.fsio import make_directory, write_json
 
 CONFIG_VARIABLE = "EMBEDCACHE_CONFIG"
 BUCKETS = ("s3", "gs", "az")
-SCHEMES = ("file", *BUCKETS, "sftp", "http", "https", "hf")
+_EXTRAS = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "az": ("adlfs", "azure"), "sftp": ("sshfs", "sftp")}
+_ANONYMOUS: dict[str, dict[str, Any]] = {"s3": {"anon": True}, "gs": {"token": "anon"}, "az": {"anon": True}}
+SCHEMES = (*BUCKETS, "sftp", "http", "https", "hf")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PLACE = r"[\w.-]+(?::\d{1,5})?(?:/[^/?#]+)*"
 
@@ -28,7 +36,7 @@ def checked_url(text: str) -> str:
     scheme, colon, rest = text.partition("://")
     scheme, rest = scheme.lower(), rest.rstrip("/")
     if not colon:
-        if not text.strip() or "\0" in text or text.partition(":")[0] in SCHEMES:
+        if not text.strip() or "\0" in text or text.partition(":")[0] in ("file", *SCHEMES):
             raise InputError(
                 f"{text[:80]!r} is no remote: give a folder, or a URL such as s3://BUCKET/FOLDER."
             )
@@ -37,14 +45,10 @@ def checked_url(text: str) -> str:
         known = ", ".join(f"{one}://" for one in SCHEMES)
         raise InputError(f"unknown kind of remote {scheme[:20]!r}: expected a folder or one of {known}.")
     plain = unquote(rest)
-    if scheme == "file" and (path := plain.removeprefix("localhost")).startswith("/"):
-        return checked_url(path)
     user = "(?:[^/@:?#]+@)?" if scheme == "sftp" else ""
     option = r"(?:\?anonymous=true)?" if scheme in BUCKETS else ""
     is_path = not {"", ".", ".."} & set(plain.split("/")[1:])
-    if scheme == "file" or not (
-        re.fullmatch(user + _PLACE + option, rest) and is_path and plain.isprintable()
-    ):
+    if not (re.fullmatch(user + _PLACE + option, rest) and is_path and plain.isprintable()):
         # URLs are stored and shown, so this message does not repeat what may be a password.
         raise InputError(
             f"a {scheme}:// URL that names no remote: expected {scheme}://PLACE/FOLDER, without a password, "
@@ -138,3 +142,65 @@ def _config_file() -> Path:
 def _write(remotes: dict[str, str]) -> None:
     make_directory(_config_file().parent)
     write_json(_config_file(), {"remotes": remotes})
+
+
+def open_filesystem(url: str) -> tuple[Any, str]:
+    """Return the fsspec filesystem of a URL from :func:`checked_url`, and the remote's folder in it.
+
+    Raises:
+        MissingExtraError: if the scheme needs a package that is not installed.
+        RemoteError: if the client connects at once and cannot.
+    """
+    module, extra = _EXTRAS.get(scheme_of(url), ("", ""))
+    if module and importlib.util.find_spec(module) is None:
+        raise MissingExtraError(
+            f"{scheme_of(url)}:// remotes need {module}: pip install 'embedcache[{extra}]'."
+        )
+    try:
+        return _open(url)
+    except EmbedCacheError:
+        raise
+    except Exception as error:
+        raise RemoteError(f"{url}: cannot connect ({shortly(error)}).") from error
+
+
+def _open(url: str) -> tuple[Any, str]:
+    import fsspec
+
+    scheme, (plain, _, query) = scheme_of(url), url.partition("?")
+    if scheme == "file":
+        return fsspec.filesystem("file", auto_mkdir=True, skip_instance_cache=True), url
+    parts = urlsplit(plain)
+    if scheme == "sftp":
+        # sshfs checks no host keys by default; () stands for the user's known_hosts. It hands on to
+        # ssh what it does not know.
+        address: dict[str, Any] = {"host": parts.hostname, "port": parts.port, "username": parts.username}
+        given = {name: value for name, value in address.items() if value is not None}
+        limits = {"login_timeout": 30, "connect_timeout": 30, "keepalive_interval": 15}
+        fs = fsspec.filesystem("sftp", known_hosts=(), skip_instance_cache=True, **limits, **given)
+        return fs, unquote(parts.path)
+    # Others write there at the same time: what was listed before says nothing.
+    options: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False}
+    options |= _ANONYMOUS[scheme] if query else {}
+    if scheme in ("http", "https"):
+        from aiohttp import ClientTimeout
+
+        # By default a download may take five minutes.
+        timeout = ClientTimeout(total=None, sock_connect=10, sock_read=60)
+        options |= {"client_kwargs": {"timeout": timeout, "trust_env": True}, "encoded": True}
+        return fsspec.filesystem(scheme, **options), plain
+    if scheme == "gs":
+        from gcsfs.core import GCSFileSystem  # type: ignore[import-untyped]
+
+        # gcsfs.GCSFileSystem asks another service about every bucket. It logs errors that are raised as well.
+        logging.getLogger("gcsfs").addHandler(logging.NullHandler())
+        fs = GCSFileSystem(**options)
+    else:
+        # With more than one request at a time large files are kept in memory.
+        fs = fsspec.filesystem(scheme, **options, **({"max_concurrency": 1} if scheme == "s3" else {}))
+    return fs, f"{parts.netloc}{unquote(parts.path)}"
+
+
+def shortly(error: Exception) -> str:
+    """Return the class and the first line of a client's error."""
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')[:300]}"

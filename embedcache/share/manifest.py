@@ -9,17 +9,22 @@ import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from contextlib import suppress
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from embedcache.cache import Cache
 from embedcache.codecs import CODEC_NAMES
-from embedcache.errors import InputError
-from embedcache.fsio import canonical_json, parsed_json
+from embedcache.errors import InputError, RemoteError
+from embedcache.fsio import canonical_json, make_directory, parsed_json
 from embedcache.inventory import Entry, Kind, entry_at
 from embedcache.keys import KEY_BYTES
+from embedcache.share.remote import Remote
 
+MANIFESTS = "manifests"
 MOST_MANIFEST_BYTES = 64 << 20
 _LARGEST_OBJECT = 1 << 42
 
@@ -110,32 +115,24 @@ class SharedCorpus(_Document):
     views: list[_Text] = []
 
 
-class Card(_Document):
-    """Card of a push, for people.
+class Manifest(_Document):
+    """Files that one push added, and its card.
 
     Attributes:
-        teachers, corpora: what it added to, or all of what is new.
+        files: sorted by path; objects that they name are on the remote.
+        teachers, corpora: the card, for people.
         by, message, licence: as the pusher gave them.
         when: time of the push, UTC, ``2026-01-31T12:00:00Z``.
     """
 
+    version: Literal[2] = 2
+    files: list[SharedFile]
     teachers: list[SharedTeacher] = []
     corpora: list[SharedCorpus] = []
     by: _Text = ""
     message: _Text = ""
     licence: _Text = ""
     when: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
-
-
-class Manifest(Card):
-    """Files that one push added, and its card.
-
-    Attributes:
-        files: sorted by path; objects that they name are on the remote.
-    """
-
-    version: Literal[2] = 2
-    files: list[SharedFile]
 
     def to_bytes(self) -> bytes:
         """Return the canonical JSON."""
@@ -275,3 +272,49 @@ def names_beginning(names: Iterable[str], digits: Sequence[str], where: str) -> 
             )
         found += matches
     return found
+
+
+def manifest_names(remote: Remote) -> list[str]:
+    """Return the file names of the manifests of a remote, oldest first."""
+    return sorted(filter(is_manifest_name, remote.names_in(MANIFESTS)))
+
+
+def read_manifests(
+    remote: Remote, cache: Cache | None = None, names: Iterable[str] | None = None
+) -> ManifestSet:
+    """Return manifests of a remote.
+
+    Args:
+        remote: the remote.
+        cache: keeps copies of them in ``derived/remotes``.
+        names: their names; default: all.
+
+    Raises:
+        RemoteError: if one cannot be read, is damaged, too large or lists what no cache holds.
+    """
+    copies = None if cache is None else cache.derived_folder / "remotes" / remote.id
+    every = manifest_names(remote) if names is None else list(names)
+    read = remote.in_threads(partial(_read, remote, copies), every)
+    # A manifest may have been taken back since it was listed.
+    return ManifestSet({name: one for name, one in zip(every, read, strict=True) if one is not None})
+
+
+def _read(remote: Remote, copies: Path | None, name: str) -> Manifest | None:
+    data: bytes | None = None
+    if copies is not None:
+        with suppress(OSError):
+            data = (copies / name).read_bytes()
+    if data is None or hashlib.sha256(data).hexdigest() != digest_in(name):
+        data = remote.read(f"{MANIFESTS}/{name}", MOST_MANIFEST_BYTES)
+        if data is None:
+            return None
+        if copies is not None:
+            with suppress(OSError):
+                (make_directory(copies) / name).write_bytes(data)
+    try:
+        return parse_manifest(name, data)
+    except ValueError as error:
+        raise RemoteError(
+            f"{remote.url}: manifest {digest_in(name)[:12]} is refused ({error}). Leave it out with "
+            f"--skip-manifest {digest_in(name)[:12]}, or take it back with 'embedcache remote drop'."
+        ) from error

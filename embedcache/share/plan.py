@@ -10,7 +10,7 @@ from embedcache.cache import Cache
 from embedcache.errors import InputError, RemoteError
 from embedcache.inventory import Kind
 from embedcache.share.files import Selection, missing_files
-from embedcache.share.manifest import ManifestSet, SharedFile, names_beginning
+from embedcache.share.manifest import ManifestSet, SharedFile, manifest_names, names_beginning, read_manifests
 from embedcache.share.remote import Remote
 from embedcache.share.sign import require_signed
 
@@ -111,11 +111,11 @@ def select_manifests(
         InputError: if ``skip_manifests`` names none.
         RemoteError: if none is signed, or one cannot be used.
     """
-    names = source.manifest_names()
+    names = manifest_names(source)
     if not names:
         raise RemoteError(f"{source.url}: nothing was pushed there yet.")
     skipped = names_beginning(names, skip_manifests, source.url)
     names = [name for name in names if name not in skipped]
     if require_signature is not None:
         names = require_signed(source, names, require_signature)
-    return source.manifests(cache, names)
+    return read_manifests(source, cache, names)

@@ -19,8 +19,8 @@ from embedcache.cache import Cache
 from embedcache.errors import InputError, RemoteError
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.share.files import Bundle, Selection, local_corpora, local_teachers
-from embedcache.share.filesystem import Stat
 from embedcache.share.manifest import (
+    MANIFESTS,
     MOST_MANIFEST_BYTES,
     Manifest,
     SharedCorpus,
@@ -29,8 +29,9 @@ from embedcache.share.manifest import (
     digest_in,
     first_problem,
     manifest_name,
+    read_manifests,
 )
-from embedcache.share.remote import GRACE, MANIFESTS, Remote, object_path
+from embedcache.share.remote import GRACE, Remote, Stat, object_path
 from embedcache.share.sign import private_key, sign_manifest, signed_by
 
 TRUSTED = GRACE / 2
@@ -119,14 +120,14 @@ def push(
 
     for _ in range(_SURVEYS):
         # Objects first: what is deleted after that was old and unlisted, and is sent again.
-        objects, listed = target.objects(), target.manifests(opened)
+        objects, listed = target.find("objects"), read_manifests(target, opened)
         # A signature vouches for all that its owner has, also for what was pushed without it before.
         counted = list(listed.manifests)
         if key is not None:
             counted = signed_by(target, counted, [key.public_key().public_bytes_raw()])
         known = {file for name in counted for file in listed.manifests[name].files}
         manifest = _manifest(bundles, known, clock(), by, message, licence)
-        lacking = {one: sources[one][0] for one in sources if not is_safe(one, objects.get(one))}
+        lacking = {one: sources[one][0] for one in sources if not is_safe(one, objects.get(object_path(one)))}
         if dry_run or not lacking:
             break
         progress.phase("push", sum(lacking.values()), "bytes")

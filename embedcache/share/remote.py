@@ -1,4 +1,4 @@
-"""A remote: objects named by their digests, and the manifests that list them. Format: docs/remote-format.md.
+"""A remote: a place for objects named by their digests, and for small files. Format: docs/remote-format.md.
 
 Content is untrusted: every read has a size limit, and objects are checked against their digests.
 """
@@ -6,52 +6,51 @@ Content is untrusted: every read has a size limit, and objects are checked again
 from __future__ import annotations
 
 import hashlib
-import re
+import math
 import threading
+import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-from embedcache.cache import REMOTE_MARKER, Cache
-from embedcache.errors import EmbedCacheError, InputError, RemoteError
-from embedcache.fsio import make_directory, sha256_file, spelled_json, temporary_sibling
-from embedcache.share.filesystem import (
-    READ_ONLY,
-    RENAMING,
-    DamagedError,
-    Limit,
-    Stat,
-    download,
-    open_filesystem,
-    shortly,
-    stat_of,
-    upload,
-)
-from embedcache.share.location import scheme_of, url_of
-from embedcache.share.manifest import (
-    MOST_MANIFEST_BYTES,
-    Manifest,
-    ManifestSet,
-    digest_in,
-    is_manifest_name,
-    parse_manifest,
-)
+from fsspec.callbacks import Callback
+from fsspec.implementations.local import LocalFileSystem
 
+from embedcache.cache import REMOTE_MARKER
+from embedcache.errors import EmbedCacheError, InputError, RemoteError
+from embedcache.fsio import TEMPORARY_PREFIX, sha256_file, spelled_json, temporary_sibling
+from embedcache.share.location import open_filesystem, scheme_of, shortly, url_of
+
+READ_ONLY = ("http", "https", "hf")
+RENAMING = ("file", "sftp")
+"""Schemes whose files appear while they are written, so they are written aside and renamed."""
 JOBS = 8
 VERSION = 2
 GRACE = 14 * 86_400.0
 """Seconds that an object no manifest lists is kept."""
-MANIFESTS, DROPPED = "manifests", "dropped"
 _MARKER = spelled_json({"version": VERSION})
-_OBJECT = re.compile(r"objects/([0-9a-f]{2})/\1[0-9a-f]{62}")
+_TIMES = ("LastModified", "last_modified", "updated", "mtime", "created")
 _RAISED = object()
 
 _T = TypeVar("_T")
 _Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True)
+class Stat:
+    """Size in bytes of a file, and the time it was written, in seconds since 1970 (NaN: unknown)."""
+
+    bytes: int
+    time: float
+
+
+class DamagedError(RemoteError):
+    """File of a remote that is missing, larger than allowed, or has another digest than its name."""
 
 
 class Remote:
@@ -127,14 +126,10 @@ class Remote:
         return [str(path).rstrip("/").rpartition("/")[2] for path in found]
 
     def find(self, folder: str) -> dict[str, Stat]:
-        """Return all files below a folder (empty: the whole remote): path -> size and time."""
+        """Return all files below a folder: path on the remote -> size and time."""
         found = self._call("list", self._fs.find, folder, detail=True, missing={})
         start = len(self._fs._strip_protocol(self._root)) + 1
         return {str(path)[start:]: stat_of(info) for path, info in found.items()}
-
-    def objects(self) -> dict[str, Stat]:
-        """Return all objects: sha256 -> size and time."""
-        return {path[-64:]: stat for path, stat in self.find("objects").items() if is_object(path)}
 
     def stat(self, path: str) -> Stat | None:
         """Return size and time of a file; None where it is missing."""
@@ -222,48 +217,6 @@ class Remote:
                 return missing
             raise RemoteError(f"{self.url}: cannot {what} {path or 'it'} ({shortly(error)}).") from error
 
-    # Manifests
-
-    def manifest_names(self) -> list[str]:
-        """Return the file names of the manifests, oldest first."""
-        return sorted(filter(is_manifest_name, self.names_in(MANIFESTS)))
-
-    def manifests(self, cache: Cache | None = None, names: Iterable[str] | None = None) -> ManifestSet:
-        """Return the manifests ``names``; default: all.
-
-        Args:
-            cache: keeps copies of them in ``derived/remotes``.
-            names: the manifests.
-
-        Raises:
-            RemoteError: if one cannot be read, is damaged, too large or lists what no cache holds.
-        """
-        copies = None if cache is None else cache.derived_folder / "remotes" / self.id
-        every = self.manifest_names() if names is None else list(names)
-        read = self.in_threads(partial(self._manifest, copies), every)
-        # A manifest may have been taken back since it was listed.
-        return ManifestSet({name: one for name, one in zip(every, read, strict=True) if one is not None})
-
-    def _manifest(self, copies: Path | None, name: str) -> Manifest | None:
-        data: bytes | None = None
-        if copies is not None:
-            with suppress(OSError):
-                data = (copies / name).read_bytes()
-        if data is None or hashlib.sha256(data).hexdigest() != digest_in(name):
-            data = self.read(f"{MANIFESTS}/{name}", MOST_MANIFEST_BYTES)
-            if data is None:
-                return None
-            if copies is not None:
-                with suppress(OSError):
-                    (make_directory(copies) / name).write_bytes(data)
-        try:
-            return parse_manifest(name, data)
-        except ValueError as error:
-            raise RemoteError(
-                f"{self.url}: manifest {digest_in(name)[:12]} is refused ({error}). Leave it out with "
-                f"--skip-manifest {digest_in(name)[:12]}, or take it back with 'embedcache remote drop'."
-            ) from error
-
     def in_threads(self, act: Callable[[_Item], _T], items: Iterable[_Item]) -> list[_T]:
         """Return the results of ``act`` for each item, several at once; the first error ends the rest."""
         with ThreadPoolExecutor(JOBS, thread_name_prefix="remote") as pool:
@@ -284,6 +237,66 @@ def object_path(sha256: str) -> str:
     return f"objects/{sha256[:2]}/{sha256}"
 
 
-def is_object(path: str) -> bool:
-    """Return whether a path on a remote is that of an object."""
-    return _OBJECT.fullmatch(path) is not None
+def stat_of(info: dict[str, Any]) -> Stat:
+    """Return size and time from what a client says of a file; each has its own names for them."""
+    value = next(filter(None, map(info.get, _TIMES)), math.nan)
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value.replace("Z", "+00:00"))
+    if isinstance(value, datetime):
+        value = value.timestamp()
+    return Stat(int(info.get("size") or 0), float(value))
+
+
+class Limit(Callback):  # type: ignore[misc]
+    """Byte counter of a download that ends one which is too large or stopped.
+
+    Args:
+        what: names the file in errors.
+        most: bytes that it may have.
+        stop: ends the download when it is set.
+        on_bytes: called with the number of bytes of each block.
+    """
+
+    def __init__(
+        self, what: str, most: int, stop: threading.Event, on_bytes: Callable[[int], None] | None
+    ) -> None:
+        super().__init__()
+        self._what, self._most, self._stop, self._on_bytes = what, most, stop, on_bytes
+        self._counted = 0
+
+    def call(self, hook_name: str | None = None, **kwargs: Any) -> None:
+        """Check the count; fsspec calls this for every block."""
+        if self._stop.is_set():
+            raise RemoteError(f"{self._what}: stopped.")
+        if self.value > self._most:
+            raise DamagedError(f"{self._what} has more than {self._most:,} bytes.")
+        if self._on_bytes is not None:
+            self._on_bytes(self.value - self._counted)
+        self._counted = self.value
+
+
+def download(place: str, target: Path, limit: Limit, fs: Any) -> bool:
+    """Write a file of a filesystem to ``target``; return True."""
+    if isinstance(fs, LocalFileSystem):  # copies without calling back
+        limit.absolute_update(fs.info(place)["size"])
+    fs.get_file(place, str(target), callback=limit)
+    # Folders are skipped silently: this raises FileNotFoundError then.
+    limit.absolute_update(target.stat().st_size)
+    return True
+
+
+def upload(place: str, data: bytes, fs: Any, *, aside: bool) -> None:
+    """Write a file so that it appears whole; with ``aside``, under a temporary name that is changed then."""
+    if not aside:
+        fs.pipe_file(place, data)
+        return
+    folder, _, name = place.rpartition("/")
+    temporary = f"{folder}/{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{name}"
+    fs.makedirs(folder, exist_ok=True)
+    try:
+        fs.pipe_file(temporary, data)
+        fs.mv(temporary, place)
+    except BaseException:
+        with suppress(Exception):
+            fs.rm_file(temporary)
+        raise

@@ -141,6 +141,10 @@ def _use(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
+def _objects(remote: Remote) -> set[str]:
+    return {path[-64:] for path in remote.find("objects")}
+
+
 def _one_error(act: Callable[[], object], seconds: float = SECONDS) -> str:
     """Return the message of the one error that ``act`` raises within seconds."""
     began = time.monotonic()
@@ -164,27 +168,27 @@ def test_what_is_pushed_is_pulled(remote: str, cache: Path, tmp_path: Path) -> N
     assert content(tmp_path / "there") == content(cache)
     assert pulled.vectors == {"fake": 200}
     assert pull(tmp_path / "there", remote).files == 0
-    (listed,) = list_remote(remote)
-    assert (listed.manifest, listed.card.by, listed.card.licence) == (first.manifest, "Ann", "CC0-1.0")
+    ((digest, listed),) = list_remote(remote).items()
+    assert (digest, listed.by, listed.licence) == (first.manifest, "Ann", "CC0-1.0")
     check = verify_remote(remote)
     assert check.is_sound
     assert check.objects == len(objects)
     now = time.time()
-    assert all(abs(found.time - now) < 600 for found in Remote(remote).objects().values())
+    assert all(abs(found.time - now) < 600 for found in Remote(remote).find("objects").values())
 
 
 def test_what_another_process_adds_is_seen_at_once(remote: str, cache: Path, tmp_path: Path) -> None:
     push(cache, remote)
     reader = Remote(remote)
-    before = reader.manifest_names()
-    assert reader.objects().keys() == objects_of(cache)
+    before = sorted(reader.names_in("manifests"))
+    assert _objects(reader) == objects_of(cache)
     other = make_cache(tmp_path / "other", sentences(70, seed=8), name="other", shard_rows=64).folder
     program = "import sys; from embedcache.share import push; push(*sys.argv[1:])"
     subprocess.run([sys.executable, "-c", program, str(other), remote], check=True)
-    (added,) = set(reader.manifest_names()) - set(before)
-    assert reader.objects().keys() == objects_of(cache) | objects_of(other)
+    (added,) = set(reader.names_in("manifests")) - set(before)
+    assert _objects(reader) == objects_of(cache) | objects_of(other)
     drop(remote, [digest_in(added)])
-    assert reader.manifest_names() == before
+    assert sorted(reader.names_in("manifests")) == before
     assert reader.stat(f"manifests/{added}") is None
 
 
@@ -213,14 +217,14 @@ def test_what_is_dropped_is_collected_when_it_is_old(remote: str, cache: Path, t
     objects = objects_of(cache)
     assert collect(remote, clock=lambda: time.time() + 30 * DAY).files == 0
     drop(remote, [manifest])
-    assert list_remote(remote) == []
+    assert list_remote(remote) == {}
     assert "nothing was pushed" in _one_error(lambda: pull(tmp_path / "there", remote))
     assert collect(remote).files == 0
     assert collect(remote, clock=lambda: time.time() + 15 * DAY).files == len(objects)
-    assert Remote(remote).objects() == {}
+    assert Remote(remote).find("objects") == {}
     manifest = push(cache, remote).manifest
     assert drop(remote, [manifest], now=True).files == len(objects)
-    assert Remote(remote).objects() == {}
+    assert Remote(remote).find("objects") == {}
 
 
 @pytest.mark.parametrize("act", ["push", "pull"])

@@ -180,7 +180,7 @@ def test_nothing_is_pushed_beside_a_manifest_that_is_wrong(remote: Path) -> None
 
 
 def test_a_giant_manifest_is_not_read(remote: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("embedcache.share.remote.MOST_MANIFEST_BYTES", 1000)
+    monkeypatch.setattr("embedcache.share.manifest.MOST_MANIFEST_BYTES", 1000)
     refused(remote, "1,000 bytes")
 
 

@@ -187,7 +187,7 @@ def test_more_files_than_a_manifest_lists_are_refused_and_nothing_is_sent(
     monkeypatch.setattr(import_module("embedcache.share.push"), "MOST_MANIFEST_BYTES", 1000)
     with pytest.raises(InputError, match="manifest"):
         push(cache.folder, remote)
-    assert Remote(remote).objects() == {}
+    assert objects_in(remote) == {}
 
 
 def test_a_pull_with_nothing_new_reads_no_object(tmp_path: Path, remote: str, counted: list[str]) -> None:

@@ -10,8 +10,7 @@ from sharing import digests_of, make_cache, manifests_of, put_manifest
 
 from embedcache.errors import InputError, MissingExtraError, RemoteError
 from embedcache.share import add_remote, list_remotes, pull, push, remove_remote
-from embedcache.share.filesystem import open_filesystem
-from embedcache.share.location import CONFIG_VARIABLE, checked_url, is_remote, url_of
+from embedcache.share.location import CONFIG_VARIABLE, checked_url, is_remote, open_filesystem, url_of
 
 
 @pytest.fixture(autouse=True)
@@ -22,8 +21,6 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 URLS = {
     "/srv/team/": "/srv/team",
-    "file:///srv/team": "/srv/team",
-    "file://localhost/srv/a%20b": "/srv/a b",
     "s3://Bucket/folder/": "s3://Bucket/folder",
     "S3://bucket": "s3://bucket",
     "gs://bucket/x?anonymous=true": "gs://bucket/x?anonymous=true",
