@@ -77,10 +77,10 @@ def explain(
     wanted = None if teacher is None else _contract_of(cache, teacher)
     teachers = [_match(cache, one, text, wanted) for one, *_ in by_contract(cache)]
     corpora = cache.corpora()
-    (rows,) = find_occurrences([text], [one for corpus in corpora for one in (corpus, *corpus.views())])
-    near = {} if rows else find_near([text], corpora, progress)
+    rows = find_occurrences(text, [one for corpus in corpora for one in (corpus, *corpus.views())])
+    near = [] if rows else find_near(text, corpora, progress)
     cached = any(one.codec is not None and not one.differences for one in teachers)
-    return Explanation(text, cached, sorted(teachers, key=_distance), rows, near.get(text, ()))
+    return Explanation(text, cached, sorted(teachers, key=_distance), rows, near)
 
 
 def _contract_of(cache: Cache, teacher: str) -> Contract:

@@ -39,8 +39,7 @@ class ViewResult:
 
     Attributes:
         name: its name.
-        outcome: ``made``, ``there already``, or ``removed`` with the rows it was made of; of a dry run
-            ``to make``, or ``to make, not counted``.
+        outcome: ``made`` or ``there already``; of a dry run ``to make``, or ``to make, not counted``.
         counts: ``changed``, ``unchanged``, and reason -> rows that kept their text for it.
     """
 
@@ -86,7 +85,7 @@ class BuildResult:
         skipped: reason -> source rows left out.
         first_skipped: reason -> place of the first of them.
         not_asked: source rows left out by conditions on rows.
-        views: views that were made, found or removed.
+        views: views that were made or found.
         remote: URL of the remote that was read.
         remote_bytes: bytes that came from it.
         verdicts: comparisons of its vectors with the teacher's.

@@ -15,8 +15,6 @@ from embedcache.corpus.view_store import (
     ColumnCells,
     MakeRows,
     refuse_missing_column,
-    remove_view,
-    stale_views,
     store_view,
 )
 from embedcache.errors import CacheFormatError, CorruptCacheError, InputError
@@ -73,7 +71,7 @@ def make_views(
     overwrite: bool = False,
     progress: Progress = NO_PROGRESS,
 ) -> list[ViewResult]:
-    """Make the views that are missing, and remove those of rows that the corpus no longer has.
+    """Make the views that are missing, or are of rows that the corpus no longer has.
 
     Raises:
         InputError: if a view's name is taken by another recipe and ``overwrite`` is off, or a column does not
@@ -82,9 +80,6 @@ def make_views(
         TeacherError, MissingExtraError: if a model cannot be loaded.
         StorageError: if the cache cannot be written.
     """
-    stale = stale_views(corpus)
-    for name in stale:
-        remove_view(corpus, name)
     made = []
     for view in planned:
         name = view.recipe.name
@@ -98,8 +93,7 @@ def make_views(
             progress=progress,
         )
         made.append(ViewResult(name, "there already" if was_there else "made", dict(stored.record.counts)))
-    names = {view.name for view in made}
-    return made + [ViewResult(name, "removed") for name in stale if name not in names]
+    return made
 
 
 def _maker_of(view: PlannedView, sources: Sequence[Source], read: ReadOptions) -> MakeRows:

@@ -23,8 +23,7 @@ from embedcache.corpus.description import (
     read_info,
     read_record,
 )
-from embedcache.corpus.documents import damaged
-from embedcache.corpus.part import ORIGINAL, Part, key_view, open_part, parts_of_rows
+from embedcache.corpus.part import ORIGINAL, Part, damaged, key_view, open_part
 from embedcache.errors import InputError
 from embedcache.fsio import inside
 from embedcache.keys import KEY_DTYPE, KeyArray, KeyIndex
@@ -139,10 +138,9 @@ class Corpus:
             IndexError: if a row is not one of the corpus.
             CorruptCacheError: if a part is missing or damaged.
         """
-        wanted = self._checked(rows)
-        keys = np.empty(len(wanted), dtype=KEY_DTYPE)
-        for number, places in parts_of_rows(wanted, self._starts):
-            keys[places] = key_view(self.column(number, "key"))[wanted[places] - self._starts[number]]
+        keys = np.empty(len(rows), dtype=KEY_DTYPE)
+        for places, number, inside_part in self._located(rows):
+            keys[places] = key_view(self.column(number, "key"))[inside_part]
         return keys
 
     def iter_texts(self) -> Iterator[list[str]]:
@@ -212,29 +210,33 @@ class Corpus:
     def _values(self, name: str, rows: NDArray[np.integer] | None) -> list[Any]:
         if name not in self.info.columns:
             raise InputError(f"corpus {self.name!r} has no {name}s: build it with --{name}-column")
-        parts = range(len(self.parts))
         if rows is None:
-            return [value for number in parts for value in self.column(number, name).to_pylist()]
-        import pyarrow as pa
-
-        wanted = self._checked(rows)
-        values: list[Any] = [None] * len(wanted)
+            return [value for part in range(len(self.parts)) for value in self.column(part, name).to_pylist()]
+        values: list[Any] = [None] * len(rows)
         # Part by part: taking from all parts at once would first copy the whole column into one piece.
-        for number, places in parts_of_rows(wanted, self._starts):
-            found = self.column(number, name).take(pa.array(wanted[places] - self._starts[number]))
+        for places, number, inside_part in self._located(rows):
+            found = self.column(number, name).take(inside_part)
             for place, value in zip(places.tolist(), found.to_pylist(), strict=True):
                 values[place] = value
         return values
 
-    def __repr__(self) -> str:
-        """Return the name and the number of rows."""
-        return f"<{self.title}: {len(self):,} rows>"
-
-    def _checked(self, rows: NDArray[np.integer]) -> NDArray[np.int64]:
+    def _located(
+        self, rows: NDArray[np.integer]
+    ) -> Iterator[tuple[NDArray[np.int64], int, NDArray[np.int64]]]:
+        """Yield for each part with any of ``rows``: places among them, number of the part, rows inside it."""
         wanted = np.asarray(rows, dtype=np.int64)
         if len(wanted) and (wanted.min() < 0 or wanted.max() >= len(self)):
             raise IndexError(f"rows {wanted.min()} to {wanted.max()} asked for, of {len(self)}")
-        return wanted
+        numbers = np.searchsorted(self._starts, wanted, side="right") - 1
+        order = np.argsort(numbers, kind="stable")
+        found, edges = np.unique(numbers[order], return_index=True)
+        # Of no rows at all, splitting gives one empty piece.
+        for number, places in zip(found.tolist(), np.split(order, edges[1:]), strict=False):
+            yield places, number, wanted[places] - self._starts[number]
+
+    def __repr__(self) -> str:
+        """Return the name and the number of rows."""
+        return f"<{self.title}: {len(self):,} rows>"
 
 
 class View(Corpus):

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, model_validator
 from pydantic.dataclasses import dataclass
 
-from embedcache.corpus.documents import STRICT, Count, Digest, read_document
-from embedcache.corpus.part import COLUMN_TYPES, ORIGINAL, Part
-from embedcache.fsio import canonical_json, write_sealed_json
+from embedcache.corpus.part import COLUMN_TYPES, ORIGINAL, STRICT, Count, Digest, Part, damaged
+from embedcache.errors import CacheFormatError
+from embedcache.fsio import canonical_json, read_sealed_json, write_sealed_json
 from embedcache.views.recipe import Recipe
+
+T = TypeVar("T")
 
 CORPUS_VERSION = 2
 DESCRIPTION = "corpus.json"
@@ -90,26 +92,17 @@ class CorpusInfo:
         """True if rows have labels."""
         return "label" in self.columns
 
+    def describe(self) -> str:
+        """Return rows, columns and digest in words."""
+        return f"{self.rows:,} rows of {', '.join(self.columns)} (digest {self.digest[:12]})"
+
     def to_json(self) -> dict[str, object]:
         """Return the content of ``corpus.json``."""
         value = {"version": CORPUS_VERSION, "rows": self.rows, "digest": self.digest, **asdict(self)}
         return {**value, "parts": list(value["parts"])}
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> CorpusInfo:
-        """Return the description that ``value`` holds, trusting nothing in it.
 
-        Raises:
-            ValueError, KeyError: if it is none.
-        """
-        own = {name: item for name, item in value.items() if name not in ("version", "rows", "digest")}
-        info = TypeAdapter(cls).validate_json(canonical_json(own))
-        if value["rows"] != info.rows or value["digest"] != info.digest:
-            raise ValueError("its rows and digest are not those of its parts and columns")
-        return info
-
-
-def read_info(folder: Path, file_name: str = DESCRIPTION) -> CorpusInfo:
+def read_info(folder: Path) -> CorpusInfo:
     """Read the description of the corpus in ``folder``.
 
     Raises:
@@ -120,12 +113,15 @@ def read_info(folder: Path, file_name: str = DESCRIPTION) -> CorpusInfo:
     def parse(value: dict[str, Any]) -> CorpusInfo:
         if folder.is_symlink():
             raise ValueError("its folder is a symbolic link; a cache holds its files itself")
-        info = CorpusInfo.from_json(value)
+        rows, digest = value.pop("rows"), value.pop("digest")
+        info = TypeAdapter(CorpusInfo).validate_json(canonical_json(value))
+        if (rows, digest) != (info.rows, info.digest):
+            raise ValueError("its rows and digest are not those of its parts and columns")
         if info.name != folder.name:
             raise ValueError(f"it describes a corpus called {info.name!r}")
         return info
 
-    return read_document(folder / file_name, CORPUS_VERSION, parse)
+    return _read(folder / DESCRIPTION, CORPUS_VERSION, parse)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -164,19 +160,6 @@ def write_record(folder: Path, record: ViewRecord) -> None:
     write_sealed_json(folder / RECIPE, record.to_json())
 
 
-def record_from_json(value: Mapping[str, Any], name: str) -> ViewRecord:
-    """Return the content of the ``recipe.json`` of a view called ``name``, trusting nothing in it.
-
-    Raises:
-        ValueError: if it is none, or that of another view.
-    """
-    own = {key: item for key, item in value.items() if key != "version"}
-    record = TypeAdapter(ViewRecord).validate_json(canonical_json(own))
-    if record.recipe.name != name:
-        raise ValueError(f"it describes a view called {record.recipe.name!r}")
-    return record
-
-
 def read_record(folder: Path) -> ViewRecord:
     """Read the record of the view in ``folder``.
 
@@ -184,4 +167,28 @@ def read_record(folder: Path) -> ViewRecord:
         CorruptCacheError: if it is missing, damaged, or of another view.
         CacheFormatError: if a newer version of embedcache wrote it.
     """
-    return read_document(folder / RECIPE, RECIPE_VERSION, lambda value: record_from_json(value, folder.name))
+
+    def parse(value: dict[str, Any]) -> ViewRecord:
+        record = TypeAdapter(ViewRecord).validate_json(canonical_json(value))
+        if record.recipe.name != folder.name:
+            raise ValueError(f"it describes a view called {record.recipe.name!r}")
+        return record
+
+    return _read(folder / RECIPE, RECIPE_VERSION, parse)
+
+
+def _read(path: Path, version: int, parse: Callable[[dict[str, Any]], T]) -> T:
+    """Read a sealed document, trusting nothing in it; ``parse`` gets its content without the version."""
+    try:
+        value = read_sealed_json(path)
+        found = value.pop("version")
+        if type(found) is not int:
+            raise ValueError("its version is no number")
+        if found == version:
+            return parse(value)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise damaged(path, error) from error
+    raise CacheFormatError(
+        f"{path} has format version {str(found)[:20]}, this embedcache reads version {version}: "
+        "upgrade embedcache"
+    )

@@ -9,7 +9,7 @@ import numpy as np
 
 from embedcache.corpus.corpus import Corpus, View
 from embedcache.corpus.folding import fold
-from embedcache.keys import KeyIndex, key_array
+from embedcache.keys import key_array
 from embedcache.progress import NO_PROGRESS, Progress
 
 _MOST_ROWS = 5
@@ -35,44 +35,38 @@ class NearText:
     row: int
 
 
-def find_occurrences(texts: Sequence[str], corpora: Sequence[Corpus]) -> list[tuple[Occurrence, ...]]:
-    """Return the rows of each text, corpus by corpus; views are corpora, too.
+def find_occurrences(text: str, corpora: Sequence[Corpus]) -> list[Occurrence]:
+    """Return the rows that hold a text, corpus by corpus; views are corpora, too.
 
     Raises:
         CorruptCacheError: if a corpus is damaged.
     """
-    keys = key_array(texts)
-    index = KeyIndex(keys)
-    found: dict[int, list[Occurrence]] = {}
+    found = []
     for corpus in corpora:
-        places = np.concatenate([np.empty(0, np.int64), *map(index.locate, corpus.iter_keys())])
-        for place in np.unique(places[places >= 0]).tolist():
-            rows = np.flatnonzero(places == place)
-            first = tuple(rows[:_MOST_ROWS].tolist())
+        (rows,) = np.nonzero(corpus.keys() == key_array([text])[0])
+        if len(rows):
             name, view = (corpus.of.name, corpus.name) if isinstance(corpus, View) else (corpus.name, None)
-            found.setdefault(place, []).append(Occurrence(name, len(rows), first, view))
-    return [tuple(found.get(place, ())) for place in index.locate(keys).tolist()]
+            found.append(Occurrence(name, len(rows), tuple(rows[:_MOST_ROWS].tolist()), view))
+    return found
 
 
-def find_near(
-    texts: Sequence[str], corpora: Sequence[Corpus], progress: Progress = NO_PROGRESS
-) -> dict[str, tuple[NearText, ...]]:
-    """Return the first few near texts of each text. Reads every text of the corpora.
+def find_near(text: str, corpora: Sequence[Corpus], progress: Progress = NO_PROGRESS) -> list[NearText]:
+    """Return the first few near texts of a text. Reads every text of the corpora.
 
     Raises:
         CorruptCacheError: if a corpus is damaged.
     """
-    near: dict[str, dict[str, NearText]] = {fold(text): {} for text in texts}
-    progress.phase("search texts", sum(map(len, corpora)) if texts else 0)
-    for corpus in corpora if texts else ():
+    folded = fold(text)
+    near: dict[str, NearText] = {}
+    progress.phase("search texts", sum(map(len, corpora)))
+    for corpus in corpora:
         start = 0
         for part in corpus.iter_texts():
-            for row, text in enumerate(part, start):
-                if (found := near.get(fold(text))) is not None and len(found) <= _MOST_NEAR:
-                    found.setdefault(text, NearText(text, corpus.name, row))
+            for row, other in enumerate(part, start):
+                if other != text and fold(other) == folded:
+                    near.setdefault(other, NearText(other, corpus.name, row))
             start += len(part)
             progress.advance(len(part))
-    return {
-        text: tuple(one for one in near[fold(text)].values() if one.text != text)[:_MOST_NEAR]
-        for text in texts
-    }
+            if len(near) >= _MOST_NEAR:
+                return list(near.values())[:_MOST_NEAR]
+    return list(near.values())

@@ -17,7 +17,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from embedcache.corpus.documents import STRICT
+from embedcache.corpus.part import STRICT
 from embedcache.corpus.readers import ReadOptions
 from embedcache.corpus.sources import Source
 from embedcache.errors import StorageError
@@ -26,9 +26,8 @@ from embedcache.fsio import canonical_json, read_sealed_json, write_sealed_json
 NOTE_VERSION = 3
 """Raised as well when the readers come to give other rows of the same file."""
 
-# A file system's clock ticks this fast at worst: a file written within a tick may change unseen in the same
-# tick. Some keep whole seconds only.
-_TICK_NS, _COARSE_TICK_NS = 50_000_000, 2_000_000_000
+_TICK_NS = 2_000_000_000
+"""A file may change unseen within a tick of its file system's clock; the coarsest keep two seconds."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -73,8 +72,7 @@ def observe(sources: Sequence[Source]) -> tuple[SourceFile, ...] | None:
             os.fspath(path).encode()
         except (OSError, UnicodeEncodeError):
             return None
-        tick = _TICK_NS if found.st_mtime_ns % 1_000_000_000 else _COARSE_TICK_NS
-        if not stat.S_ISREG(found.st_mode) or abs(time.time_ns() - found.st_mtime_ns) < tick:
+        if not stat.S_ISREG(found.st_mode) or abs(time.time_ns() - found.st_mtime_ns) < _TICK_NS:
             return None
         files.append(SourceFile(str(path), found.st_size, found.st_mtime_ns, found.st_ctime_ns))
     return tuple(files)

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from embedcache.arrow_file import read_batch
-from embedcache.corpus.documents import STRICT, Digest, damaged
+from embedcache.errors import CorruptCacheError
 from embedcache.fsio import file_state, regular_size, sha256_file
 from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray
 
@@ -26,11 +25,17 @@ PART_ROWS = 65536
 PART_BYTES = 128 << 20
 """A part ends before the row whose text, id and label would bring it past this many bytes of UTF-8."""
 
-
 ORIGINAL = "original"
 TEXT_TYPE = "large_string"
 COLUMN_TYPES = {ORIGINAL: (TEXT_TYPE,), "id": (TEXT_TYPE,), "label": (TEXT_TYPE, "int64", "double")}
 """Columns that a corpus may have beside ``row`` and ``key``, and the Arrow types of each."""
+
+STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+"""Configuration of documents: nothing is converted, and unknown fields are refused."""
+
+# Digests become file names: anything else could lead out of the folder.
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -143,6 +148,18 @@ def open_part(folder: Path, part: Part, types: Mapping[str, str]) -> pa.RecordBa
     return batch
 
 
+def damaged(path: Path, error: BaseException) -> CorruptCacheError:
+    """Return the error that a file in the folder of a corpus or a view is damaged."""
+    reason = next(iter(str(error).splitlines()), type(error).__name__)
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])).encode("unicode_escape").decode()[:80]
+        reason = f"{where}: {first['msg']}".removeprefix(": ")
+    folder = path.parent
+    cache = folder.parents[3] if folder.parent.name == "views" else folder.parents[1]
+    return CorruptCacheError(f"{path} is damaged ({reason}): run 'embedcache repair --cache {cache}'")
+
+
 # State of the files that were found sound.
 _sound: dict[Path, list[int]] = {}
 
@@ -163,15 +180,3 @@ def key_column(keys: KeyArray) -> pa.Array:
     return pa.FixedSizeBinaryArray.from_buffers(
         pa.binary(KEY_BYTES), len(keys), [None, pa.py_buffer(keys.tobytes())]
     )
-
-
-def parts_of_rows(
-    rows: NDArray[np.int64], starts: NDArray[np.int64]
-) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Yield (number of a part, places in ``rows`` that lie in it); ``starts`` are the parts' first rows."""
-    numbers = np.searchsorted(starts, rows, side="right") - 1
-    order = np.argsort(numbers, kind="stable")
-    found, edges = np.unique(numbers[order], return_index=True)
-    # Of no rows at all, splitting gives one empty piece.
-    pieces = np.split(order, edges[1:]) if len(found) else []
-    yield from zip(found.tolist(), pieces, strict=True)

@@ -2,16 +2,14 @@
 
 Parts are named by their bytes and are a function of the rows. That makes a build safe to kill (the same
 command finds the parts it had written), safe to run twice at once (both write the same files), and cheap to
-repeat: an identical corpus writes nothing.
+repeat: an identical corpus writes nothing. Parts that no description names are left to garbage collection.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +19,9 @@ from embedcache.corpus.corpus import Corpus, check_name
 from embedcache.corpus.description import DESCRIPTION, Column, CorpusInfo, read_info
 from embedcache.corpus.part import ORIGINAL, TEXT_TYPE, Part, PartCutter, key_column, part_bytes
 from embedcache.corpus.readers import ReadReport, RowBatch
-from embedcache.errors import CacheFormatError, CorruptCacheError, InputError, StorageError
+from embedcache.errors import CorruptCacheError, InputError
 from embedcache.fsio import (
     commit_new,
-    explain_os_error,
-    remove_file,
     sealed,
     sha256_file,
     spelled_json,
@@ -33,7 +29,7 @@ from embedcache.fsio import (
     write_bytes,
     write_sealed_json,
 )
-from embedcache.keys import KEY_DTYPE, first_occurrences, key_array
+from embedcache.keys import KeyArray, first_occurrences, key_array
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,7 +43,7 @@ def store_corpus(
     """Read ``batches`` into ``corpora/<name>``.
 
     At any instant the old corpus or the new one is there under its name. Killed or out of disk, what is
-    written stays and the same call goes on from it; a corpus that is refused takes its files away again.
+    written stays and the same call goes on from it.
 
     Args:
         corpora: the cache's folder of corpora.
@@ -66,84 +62,68 @@ def store_corpus(
         StorageError: if the cache cannot be written.
     """
     folder = corpora / check_name(name)
-    _corpus_there(folder, replace=replace)
-    written: list[Path] = []
-    try:
-        info = _write_parts(folder, name, batches, report, written)
-        was_there = _commit(folder, info, replace=replace)
-    except (StorageError, KeyboardInterrupt):
-        # As after a kill: what is written need not be written again.
-        raise
-    except BaseException:
-        _remove_unnamed(folder, written)
-        raise
-    if replace:
-        _remove_unnamed(folder, folder.glob("*.arrow"))
+    _info_there(folder, replace=replace)
+    info = _write_parts(folder, batches, report)
+    was_there = _commit(folder, info, replace=replace)
     return Corpus(folder), was_there
 
 
-def _corpus_there(folder: Path, *, replace: bool) -> Corpus | None:
-    """Return the corpus in ``folder``, or None where there is none, or a damaged one to be replaced."""
+def _info_there(folder: Path, *, replace: bool) -> CorpusInfo | None:
+    """Return the description in ``folder``, or None where there is none, or a damaged one to be replaced."""
     if folder.is_symlink():
         raise CorruptCacheError(f"{folder} is a symbolic link, expected a folder: delete the link")
-    if not os.path.lexists(folder / DESCRIPTION):
-        return None
     try:
-        return Corpus(folder)
+        return read_info(folder) if os.path.lexists(folder / DESCRIPTION) else None
     except CorruptCacheError:
         if replace:
             return None
         raise
 
 
-def _write_parts(
-    folder: Path, name: str, batches: Iterable[RowBatch], report: ReadReport, written: list[Path]
-) -> CorpusInfo:
-    """Write the parts of ``batches`` that are missing or damaged, and return their description.
+def _write_parts(folder: Path, batches: Iterable[RowBatch], report: ReadReport) -> CorpusInfo:
+    """Write the parts of ``batches`` that are missing or damaged, and return their description."""
+    columns, cutter = ColumnReader(), PartCutter()
+    parts: list[Part] = []
+    ids: list[KeyArray] = []
 
-    Args:
-        folder, name, batches, report: as for :func:`store_corpus`.
-        written: the files written are added to it.
-    """
-    columns, cutter, parts = ColumnReader(), PartCutter(), []
-
-    def write(part: dict[str, pa.Array], first_row: int) -> Part:
-        data = part_bytes(first_row, part, columns.types)
-        found = Part(hashlib.sha256(data).hexdigest(), len(part["key"]))
-        path = folder / found.file_name
-        if path.is_symlink() or not path.is_file() or sha256_file(path) != found.sha256:
+    def write(part: dict[str, pa.Array]) -> None:
+        data = part_bytes(sum(one.rows for one in parts), part, columns.types)
+        parts.append(Part(hashlib.sha256(data).hexdigest(), len(part["key"])))
+        path = folder / parts[-1].file_name
+        if path.is_symlink() or not path.is_file() or sha256_file(path) != parts[-1].sha256:
             write_bytes(path, memoryview(data))
-            written.append(path)
-        return found
 
-    rows = 0
     for batch in batches:
-        for part in cutter.add(columns.read(batch)) if batch.texts else ():
-            parts.append(write(part, rows))
-            rows += parts[-1].rows
-    parts += [write(part, rows) for part in cutter.rest()]
+        if batch.ids is not None:
+            ids.append(key_array(batch.ids))
+        for part in cutter.add(columns.read(batch)):
+            write(part)
+    for part in cutter.rest():
+        write(part)
     if not parts:
-        raise InputError(f"there are no rows for corpus {name!r}; expected at least one")
-    return CorpusInfo(name, tuple(parts), columns.described(), dict(report.skipped))
+        raise InputError(f"there are no rows for corpus {folder.name!r}; expected at least one")
+    repeated = np.flatnonzero(~first_occurrences(ids))
+    if len(repeated):
+        raise InputError(
+            f"{len(repeated)} ids of corpus {folder.name!r} stand more than once (first again in row "
+            f"{repeated[0]}): ids must be unique; leave --id-column out or mend the data"
+        )
+    return CorpusInfo(folder.name, tuple(parts), columns.described(), dict(report.skipped))
 
 
 def _commit(folder: Path, info: CorpusInfo, *, replace: bool) -> bool:
     """Make ``info`` the description in ``folder``; return whether that of the same rows was there."""
-    corpus, path = Corpus(folder, info), folder / DESCRIPTION
+    path = folder / DESCRIPTION
     # Another build may write the description at any moment.
     while True:
-        there = _corpus_there(folder, replace=replace)
-        if there is not None and there.info.digest == info.digest:
+        there = _info_there(folder, replace=replace)
+        if there is not None and there.digest == info.digest:
             return True
         if there is not None and not replace:
             raise InputError(
-                f"the cache holds another corpus called {info.name!r} ({_difference(there.info, info)}): "
-                "choose another --name, or replace it with --overwrite (vectors are kept)"
+                f"{info.name!r} has other rows in the cache: {there.describe()}, not {info.describe()}. "
+                "Choose another name, or replace it with --overwrite (vectors are kept)"
             )
-        if info.has_ids:
-            _refuse_repeated_ids(corpus)
-        if missing := corpus.missing_parts():
-            raise StorageError(f"another build has just deleted {missing[0]}: run the same command again")
         if os.path.lexists(path):
             write_sealed_json(path, info.to_json())
             return False
@@ -151,51 +131,6 @@ def _commit(folder: Path, info: CorpusInfo, *, replace: bool) -> bool:
             temporary.write_bytes(spelled_json(sealed(info.to_json())))
             if commit_new(temporary, path):
                 return False
-
-
-def _difference(there: CorpusInfo, new: CorpusInfo) -> str:
-    """Return in words how the rows of two corpora differ."""
-    if there.rows != new.rows:
-        return f"with {there.rows:,} rows, not {new.rows:,}"
-    if there.columns.keys() != new.columns.keys():
-        return f"with the columns {', '.join(there.columns)}, not {', '.join(new.columns)}"
-    other = [f"{name}s" for name in new.columns if there.columns[name] != new.columns[name]]
-    return f"with other {' and '.join(other).replace(ORIGINAL, 'text')}"
-
-
-def _refuse_repeated_ids(corpus: Corpus) -> None:
-    try:
-        # Keys of ids, in a file that goes when it is closed: 16 bytes a row do not belong in memory.
-        with tempfile.TemporaryFile(dir=corpus.folder) as spool:
-            for number in range(len(corpus.parts)):
-                spool.write(key_array(corpus.column(number, "id").to_pylist()).tobytes())
-            spool.flush()
-            firsts = first_occurrences([np.asarray(np.memmap(spool, dtype=KEY_DTYPE, mode="r"))])
-    except OSError as error:
-        raise explain_os_error(error, corpus.folder) from error
-    repeated = np.flatnonzero(~firsts)
-    if len(repeated):
-        again = corpus.ids(repeated[:1])[0]
-        raise InputError(
-            f"{len(repeated)} of {len(firsts)} ids stand more than once (row {repeated[0]} again has "
-            f"{again!r}): ids must be unique; leave --id-column out or mend the data"
-        )
-
-
-def _remove_unnamed(folder: Path, paths: Iterable[Path]) -> None:
-    """Delete those of ``paths`` that the description does not name; leftovers do no harm."""
-    named = set()
-    if os.path.lexists(folder / DESCRIPTION):
-        try:
-            named = {part.file_name for part in read_info(folder).parts}
-        except (CorruptCacheError, CacheFormatError):
-            return
-    with suppress(StorageError):
-        for path in list(paths):
-            if path.name not in named:
-                remove_file(path)
-    with suppress(OSError):
-        folder.rmdir()
 
 
 class ColumnReader:
@@ -219,24 +154,17 @@ class ColumnReader:
 
         every: dict[str, Any] = {ORIGINAL: batch.texts, "id": batch.ids, "label": batch.labels}
         given = {name: values for name, values in every.items() if values is not None}
-        types = {name: _STORED_AS.get(type(values[0]), "") for name, values in given.items() if values}
-        self.types = self.types or types
+        self.types = self.types or {name: _STORED_AS[type(values[0])] for name, values in given.items()}
         self._digests = self._digests or {name: hashlib.sha256() for name in given}
-        mixed = [
-            name for name, values in given.items() if not types.get(name) or len({*map(type, values)}) > 1
-        ]
-        if mixed or types != self.types or any(len(v) != len(batch.texts) for v in given.values()):
-            found = ", ".join(f"{len(values)} {name}s ({types.get(name)})" for name, values in given.items())
-            raise InputError(
-                f"a batch of {found}: expected as many of each, of one type: str, int or float "
-                f"(before: {self.types})"
-            )
         try:
+            if given.keys() != self.types.keys() or {*map(len, given.values())} != {len(batch.texts)}:
+                raise ValueError(f"columns {', '.join(given)} of one length each")
             keys = key_array(batch.texts)
             columns = {name: pa.array(values, self.types[name]) for name, values in given.items()}
-        except (UnicodeEncodeError, OverflowError, pa.ArrowException) as error:
+        except (ValueError, OverflowError, TypeError) as error:
             raise InputError(
-                f"a value cannot be stored ({error}); expected text that is UTF-8, numbers of 64 bits"
+                f"a value cannot be stored ({error}); expected text that is UTF-8, numbers of 64 bits, and "
+                "one type a column"
             ) from error
         # Of the values, not of batches: how the reader cut them must not show.
         self._digests[ORIGINAL].update(keys.tobytes())

@@ -17,7 +17,6 @@ from typing import TypeAlias
 from embedcache.corpus.columns import Columns, Problem, is_utf8
 from embedcache.corpus.corpus import Corpus, View
 from embedcache.corpus.description import (
-    DESCRIPTION,
     RECIPE,
     VIEWS,
     ViewRecord,
@@ -30,7 +29,7 @@ from embedcache.corpus.formats import raw_rows
 from embedcache.corpus.readers import ReadOptions, ReadReport, RowBatch, RowConditions, is_read_once
 from embedcache.corpus.sources import Source, format_of, source_name
 from embedcache.corpus.store import store_corpus
-from embedcache.errors import CacheFormatError, CorruptCacheError, InputError, StorageError
+from embedcache.errors import InputError
 from embedcache.fsio import TEMPORARY_PREFIX, canonical_json, read_sealed_json, remove_file, write_sealed_json
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.views.recipe import Kept, Made, Recipe
@@ -38,6 +37,7 @@ from embedcache.views.recipe import Kept, Made, Recipe
 CHUNK_ROWS = 4096
 """Rows that are made at a time; where chunks end depends on the corpus alone."""
 
+_DRAFT = f"{TEMPORARY_PREFIX}draft-"
 _MOST_DRAFT_BYTES = 1 << 30
 
 MakeRows: TypeAlias = Callable[[int, list[str]], list[Made]]
@@ -75,89 +75,43 @@ def store_view(
         StorageError: if the cache cannot be written.
     """
     folder = corpus.folder / VIEWS / recipe.name
-    there = _record_there(folder, corpus, replace=replace)
-    if there is not None and not replace:
-        if difference := there.recipe.differences(recipe):
+    there = None if replace or not is_recorded(folder) else read_record(folder)
+    if there is not None and there.of != corpus.info.digest:
+        there = None  # of a corpus that was replaced
+    if there is not None:
+        if there.recipe != recipe:
             raise InputError(
-                f"the corpus has another view called {recipe.name!r} ({difference}): replace it with "
-                f"--overwrite, or name the new one: --view NAME={recipe.kind}..."
+                f"the corpus has another view called {recipe.name!r}: {there.recipe.describe()}, not "
+                f"{recipe.describe()}. Replace it with --overwrite, or name the new one: --view "
+                f"NAME={recipe.kind}..."
             )
-        view = View(corpus, recipe.name)
         # Only reading a source again shows that a column is still the same.
-        if not recipe.reads_source and not view.missing_parts():
-            with suppress(StorageError):
-                _remove_drafts(folder)
-            return view, True
+        if not recipe.reads_source and not View(corpus, recipe.name).missing_parts():
+            return View(corpus, recipe.name), True
     elif is_recorded(folder):
         # Rows by one recipe beside the name of another must never be seen.
         remove_file(folder / RECIPE)
     counts: Counter[str] = Counter()
     drafts = _drafts_of(folder, corpus, recipe) if keep_drafts else None
-    batches = rows_of_view(corpus, make, counts, drafts, progress)
-    try:
-        _, was_there = store_corpus(
-            folder.parent, recipe.name, batches, ReadReport(), replace=there is None or replace
-        )
-    except InputError as error:
-        if there is None or replace or not recipe.reads_source:
-            raise
-        raise InputError(
-            f"view {recipe.name!r} of corpus {corpus.name!r} holds other texts than its column of the source "
-            "has now: replace it with --overwrite, or name another with --view NAME=column:..."
-        ) from error
+    batches = _rows(corpus, make, counts, drafts, progress)
+    _, was_there = store_corpus(folder.parent, recipe.name, batches, ReadReport(), replace=there is None)
     record = ViewRecord(recipe, corpus.info.digest, read_info(folder).digest, dict(sorted(counts.items())))
-    if there != record or replace:
+    if there != record:
         write_record(folder, record)
-    _remove_drafts(folder)
+    for path in folder.glob(f"{_DRAFT}*"):
+        remove_file(path)
     return View(corpus, recipe.name), was_there and there == record
 
 
-def stale_views(corpus: Corpus) -> list[str]:
-    """Return the names of views that were made of other rows than ``corpus`` has now."""
-    stale = []
-    for name in corpus.view_names():
-        with suppress(CorruptCacheError, CacheFormatError):
-            if read_record(corpus.folder / VIEWS / name).of != corpus.info.digest:
-                stale.append(name)
-    return stale
-
-
-def remove_view(corpus: Corpus, name: str) -> None:
-    """Delete a view, its recipe first: without it, the rest is no view.
-
-    Raises:
-        StorageError: if it cannot be deleted.
-    """
-    folder = corpus.folder / VIEWS / name
-    remove_file(folder / RECIPE)
-    remove_file(folder / DESCRIPTION)
-    for path in sorted(folder.glob("*")):
-        if path.suffix == ".arrow" or path.name.startswith(TEMPORARY_PREFIX):
-            remove_file(path)
-    for one in (folder, folder.parent):
-        with suppress(OSError):
-            one.rmdir()
-
-
-def rows_of_view(
-    corpus: Corpus,
-    make: MakeRows,
-    counts: Counter[str],
-    drafts: Path | None = None,
-    progress: Progress = NO_PROGRESS,
+def _rows(
+    corpus: Corpus, make: MakeRows, counts: Counter[str], drafts: Path | None, progress: Progress
 ) -> Iterator[RowBatch]:
-    """Yield the rows of a view as :func:`store_corpus` takes them.
+    """Yield the rows of a view as :func:`store_corpus` takes them, and count their outcomes.
 
     Args:
-        corpus: the corpus.
-        make: makes the texts.
+        corpus, make, progress: as for :func:`store_view`.
         counts: outcomes of the rows are counted here.
         drafts: how the paths of drafts begin, if drafts are kept.
-        progress: receives the rows made.
-
-    Raises:
-        CorruptCacheError: if the corpus is damaged.
-        StorageError: if drafts cannot be written.
     """
     done = 0
     for part in corpus.iter_texts():
@@ -165,49 +119,28 @@ def rows_of_view(
             texts = part[start : start + CHUNK_ROWS]
             made = make(done, texts) if drafts is None else _drafted(drafts, done, texts, make)
             done += len(texts)
-            settled = []
             for text, new in zip(texts, made, strict=True):
                 counts[new.value if isinstance(new, Kept) else "unchanged" if new == text else "changed"] += 1
-                settled.append(text if isinstance(new, Kept) else new)
+            settled = [text if isinstance(new, Kept) else new for text, new in zip(texts, made, strict=True)]
             yield RowBatch(settled, None, None)
             progress.advance(len(texts))
-
-
-def _record_there(folder: Path, corpus: Corpus, *, replace: bool) -> ViewRecord | None:
-    """Return the record of a view of this corpus in ``folder``, None where there is none to go by."""
-    if not is_recorded(folder):
-        return None
-    try:
-        record = read_record(folder)
-    except CorruptCacheError:
-        if replace:
-            return None
-        raise
-    # A view of other rows can be used by nothing.
-    return record if record.of == corpus.info.digest else None
 
 
 def _drafts_of(folder: Path, corpus: Corpus, recipe: Recipe) -> Path:
     """Return how the paths of the drafts of a view begin: with the digest of what determines its texts."""
     identity = canonical_json([corpus.info.digest, recipe.to_json(), CHUNK_ROWS])
-    return folder / f"{TEMPORARY_PREFIX}draft-{hashlib.sha256(identity).hexdigest()[:16]}"
+    return folder / f"{_DRAFT}{hashlib.sha256(identity).hexdigest()[:16]}"
 
 
 def _drafted(drafts: Path, first_row: int, texts: list[str], make: MakeRows) -> list[Made]:
     """Return the outcomes of a chunk from its draft, which is sealed; made and kept where there is none."""
     path = drafts.with_name(f"{drafts.name}-{first_row}.json")
-    with suppress(OSError, ValueError, KeyError):
-        values = read_sealed_json(path, _MOST_DRAFT_BYTES)["made"]
-        if len(values) == len(texts):
-            return [Kept(one[0]) if isinstance(one, list) else str(one) for one in values]
+    with suppress(OSError, ValueError):
+        made = read_sealed_json(path, _MOST_DRAFT_BYTES)["made"]
+        return [Kept(one[0]) if isinstance(one, list) else one for one in made]
     made = make(first_row, texts)
     write_sealed_json(path, {"made": [[one.value] if isinstance(one, Kept) else one for one in made]})
     return made
-
-
-def _remove_drafts(folder: Path) -> None:
-    for path in folder.glob(f"{TEMPORARY_PREFIX}draft-*"):
-        remove_file(path)
 
 
 # A column of the source as a view: the source is read again, and a row that the corpus skipped is skipped.

@@ -8,21 +8,18 @@ greedy, or by beams. Texts of a batch have one length: without padding, no text 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from embedcache.errors import MissingExtraError, TeacherError
 from embedcache.fsio import canonical_json, sha256_file
 from embedcache.teacher.load import quiet_transformers
 from embedcache.teacher.model_folder import architecture_digest, read_json, weights_digest
 from embedcache.teacher.resolve import resolve
-from embedcache.views.edits import CORE, Draws, put, words_of_share
+from embedcache.views.edits import CORE, Draw, put, words_of_share
 from embedcache.views.recipe import Kept, Made, Maker, Recipe
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 BATCH_TOKENS = 2048
 _LONGEST = 512
@@ -117,20 +114,17 @@ def load_model(model: ModelFolder, kind: str, device: str) -> tuple[Any, Any]:
     return loaded.eval().requires_grad_(False).to(torch.device(device)), tokenizer
 
 
-def batches_of_one_length(
-    lengths: Sequence[int], batch_tokens: int, run: Callable[[list[int]], None]
-) -> None:
-    """Call ``run`` with the places of items of one length, at most ``batch_tokens`` tokens of them at once.
+def batches_of_one_length(tokens: Mapping[int, Sequence[int]], most: int) -> Iterator[list[int]]:
+    """Yield the places of token lists of one length, at most ``most`` tokens of them at once.
 
-    Where nothing is padded, what stands beside an item cannot reach it through a mask.
+    Where nothing is padded, what stands beside a text cannot reach it through a mask.
     """
     places: dict[int, list[int]] = {}
-    for place, length in enumerate(lengths):
-        places.setdefault(length, []).append(place)
+    for place, ids in tokens.items():
+        places.setdefault(len(ids), []).append(place)
     for length, found in sorted(places.items()):
-        size = max(batch_tokens // max(length, 1), 1)
-        for start in range(0, len(found), size):
-            run(found[start : start + size])
+        size = max(most // max(length, 1), 1)
+        yield from (found[start : start + size] for start in range(0, len(found), size))
 
 
 def mask_fill_maker(
@@ -142,8 +136,7 @@ def mask_fill_maker(
         recipe: the recipe.
         model: the masked language model.
         device: where it runs.
-        batch_tokens: tokens of a forward pass, in which all texts have one length; default: as many as would
-            give 256 MB of logits, were all of them masks.
+        batch_tokens: tokens of a forward pass, in which all texts have one length; default: 256 MB of logits.
 
     Raises:
         TeacherError: if the model cannot be loaded, or cannot fill masks.
@@ -158,9 +151,9 @@ def mask_fill_maker(
 
 
 class _Masked(NamedTuple):
-    """The words of a text, masks among them; ``places`` are theirs, ``hidden`` the words they hide."""
+    """A text with masks in it; ``places`` are those of the words they hide, ``hidden`` the words."""
 
-    words: list[str]
+    text: str
     places: list[int]
     hidden: list[str]
 
@@ -170,12 +163,9 @@ class _MaskFill:
         import torch
 
         self._model, self._tokenizer = model, tokenizer
-        self._share = float(recipe.parameters["share"])
-        self._of = Draws(recipe.salt).of
-        self._mask = str(tokenizer.mask_token)
-        positions = getattr(model.config, "max_position_embeddings", None) or _LONGEST
+        self._share, self._salt = float(recipe.parameters["share"]), recipe.salt
         # RoBERTa and its kin number their positions from 2.
-        self._longest = min(int(tokenizer.model_max_length), int(positions) - 2, _LONGEST)
+        self._longest = min(_longest(model, tokenizer, unused=2), _LONGEST)
         self._words = _whole_words(tokenizer, model.get_output_embeddings().weight.shape[0])
         self._batch_tokens = batch_tokens or max(_MOST_LOGITS // len(self._words), 1)
         self._refused = torch.tensor([word is None for word in self._words], device=model.device)
@@ -187,67 +177,53 @@ class _MaskFill:
     def make(self, texts: Sequence[str]) -> list[Made]:
         made: list[Made] = [Kept.NOTHING_TO_MASK] * len(texts)
         masked = {place: found for place, text in enumerate(texts) if (found := self._masked(text))}
-        rows = list(masked)
-        tokens = [
-            self._tokenizer(
-                " ".join(masked[row].words[: self._longest]), truncation=True, max_length=self._longest
-            )["input_ids"]
-            for row in rows
-        ]
-
-        def run(batch: list[int]) -> None:
-            found = [masked[rows[one]] for one in batch]
-            filled = self._filled([tokens[one] for one in batch], found)
-            for one, (words, places, hidden), new in zip(batch, found, filled, strict=True):
-                for place, old in zip(places, hidden, strict=True):
-                    words[place] = old
+        tokens = {
+            place: self._tokenizer(one.text, truncation=True, max_length=self._longest)["input_ids"]
+            for place, one in masked.items()
+        }
+        for batch in batches_of_one_length(tokens, self._batch_tokens):
+            filled = self._filled([tokens[one] for one in batch], [masked[one].hidden for one in batch])
+            for one, new in zip(batch, filled, strict=True):
+                words = texts[one].split()
                 # Masks that were cut off have no word, and stay what they were.
-                for place, word in zip(places, new, strict=False):
+                for place, word in zip(masked[one].places, new, strict=False):
                     put(words, place, word)
                 if new:
-                    made[rows[one]] = " ".join(words)
-
-        batches_of_one_length([len(ids) for ids in tokens], self._batch_tokens, run)
+                    made[one] = " ".join(words)
         return made
 
     def _masked(self, text: str) -> _Masked | None:
-        if self._mask in text:
-            return None
-        words = text.split()
-        cores = map(CORE.fullmatch, words[: self._longest])
+        mask = str(self._tokenizer.mask_token)
+        words = text.split()[: self._longest]
         candidates = [
             place
-            for place, core in enumerate(cores)
+            for place, core in enumerate(map(CORE.fullmatch, words))
             if core is not None and any(character.isalpha() for character in core[2])
         ]
-        if not candidates:
+        if mask in text or not candidates:
             return None
-        count = min(words_of_share(min(len(words), self._longest), self._share), len(candidates))
-        places = sorted(candidates[one] for one in self._of(text).sample(len(candidates), count))
+        count = min(words_of_share(len(words), self._share), len(candidates))
+        places = sorted(candidates[one] for one in Draw(self._salt, text).sample(len(candidates), count))
         hidden = [words[place] for place in places]
         for place in places:
-            words[place] = CORE.sub(lambda core: core[1] + self._mask + core[3], words[place], count=1)
-        return _Masked(words, places, hidden)
+            words[place] = CORE.sub(lambda core: core[1] + mask + core[3], words[place], count=1)
+        return _Masked(" ".join(words), places, hidden)
 
-    def _filled(self, tokens: list[list[int]], masked: list[_Masked]) -> list[list[str]]:
+    def _filled(self, tokens: list[list[int]], hidden: list[list[str]]) -> list[list[str]]:
         """Return the words for the masks that each of some token lists of one length holds."""
         import torch
 
         ids = torch.tensor(tokens, device=self._model.device)
+        is_mask = ids == self._tokenizer.mask_token_id
+        owners = is_mask.nonzero()[:, 0].tolist()
         with torch.inference_mode():
-            is_mask = ids == self._tokenizer.mask_token_id
-            owners = is_mask.nonzero()[:, 0].tolist()
-            logits = logits_at(self._model, ids, is_mask).masked_fill(self._refused, -torch.inf)
+            logits = self._model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[is_mask]
+            logits = logits.masked_fill(self._refused, -torch.inf)
             # The word that was there is no choice, however it is spelled.
-            seen = [0] * len(tokens)
-            rows, columns = [], []
+            old = [iter(words) for words in hidden]
             for mask, owner in enumerate(owners):
-                core = CORE.fullmatch(masked[owner].hidden[seen[owner]])
-                same = self._numbers.get(core[2].casefold(), []) if core is not None else []
-                rows += [mask] * len(same)
-                columns += same
-                seen[owner] += 1
-            logits[rows, columns] = -torch.inf
+                core = CORE.fullmatch(next(old[owner]))
+                logits[mask, self._numbers.get(core[2].casefold(), []) if core else []] = -torch.inf
             chosen = logits.argmax(dim=1).tolist()
         filled: list[list[str]] = [[] for _ in tokens]
         for owner, number in zip(owners, chosen, strict=True):
@@ -255,33 +231,10 @@ class _MaskFill:
         return filled
 
 
-def logits_at(model: Any, ids: Tensor, where: Tensor) -> Tensor:
-    """Return what a masked language model makes of M of its tokens.
-
-    Args:
-        model: a model of transformers' ``AutoModelForMaskedLM``.
-        ids: int64, shape (B, L); no token is padding.
-        where: bool, shape (B, L); the M tokens.
-
-    Returns:
-        The logits, shape (M, V), row after row of ``ids``.
-    """
-    import torch
-
-    def asked_for_alone(projection: object, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-        hidden, *rest = inputs
-        return (hidden[where], *rest) if hidden.shape[:-1] == where.shape else None
-
-    # Nothing is as wide as the vocabulary, and most words are not asked about.
-    projection = model.get_output_embeddings()
-    hook = None if projection is None else projection.register_forward_pre_hook(asked_for_alone)
-    try:
-        logits: Tensor = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
-    finally:
-        if hook is not None:
-            hook.remove()
-    # Some models name no projection, and some heads multiply with its weights and never call it.
-    return logits[where] if logits.dim() == 3 else logits
+def _longest(model: Any, tokenizer: Any, *, unused: int = 0) -> int:
+    """Return the tokens that a model reads at most, if some of its positions are unused."""
+    positions = getattr(model.config, "max_position_embeddings", None) or _LONGEST
+    return min(int(positions) - unused, int(tokenizer.model_max_length))
 
 
 def _whole_words(tokenizer: Any, size: int) -> list[str | None]:
@@ -333,21 +286,16 @@ class _Translator:
     def __init__(self, model: Any, tokenizer: Any, recipe: Recipe, batch_tokens: int) -> None:
         self._model, self._tokenizer, self._batch_tokens = model, tokenizer, batch_tokens
         self._beams = int(recipe.parameters["beams"])
-        positions = getattr(model.config, "max_position_embeddings", None) or _LONGEST
-        self._longest = min(int(positions), int(tokenizer.model_max_length))
+        self._longest = _longest(model, tokenizer)
 
     def translate(self, texts: list[str]) -> list[Made]:
         """Return the translation of each text."""
         made: list[Made] = [Kept.TOO_LONG] * len(texts)
-        tokens = [self._tokenizer(text, verbose=False)["input_ids"] for text in texts]
-        fitting = [place for place, ids in enumerate(tokens) if len(ids) <= self._longest]
-
-        def run(batch: list[int]) -> None:
-            places = [fitting[one] for one in batch]
-            for place, text in zip(places, self._generated([tokens[p] for p in places]), strict=True):
+        tokens = dict(enumerate(self._tokenizer(text, verbose=False)["input_ids"] for text in texts))
+        fitting = {place: ids for place, ids in tokens.items() if len(ids) <= self._longest}
+        for batch in batches_of_one_length(fitting, self._batch_tokens):
+            for place, text in zip(batch, self._generated([tokens[one] for one in batch]), strict=True):
                 made[place] = text if text and not text.isspace() else Kept.EMPTY_OUTPUT
-
-        batches_of_one_length([len(tokens[place]) for place in fitting], self._batch_tokens, run)
         return made
 
     def _generated(self, tokens: list[list[int]]) -> list[str]:

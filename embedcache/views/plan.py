@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from embedcache.errors import InputError
-from embedcache.views.edits import edit_maker, open_lexicon, synonym_maker
+from embedcache.views.edits import edit_maker
 from embedcache.views.models import ModelFolder, find_model, mask_fill_maker, translation_maker
 from embedcache.views.recipe import KINDS, Maker, Recipe, parse_views
 
@@ -69,8 +69,6 @@ class PlannedView:
         kind = self.recipe.kind
         if kind in ("crop", "delete-words", "delete-one-word"):
             return edit_maker(self.recipe)
-        if kind == "synonym":
-            return synonym_maker(self.recipe)
         if kind == "mask-fill":
             return mask_fill_maker(self.recipe, self.models["mask-fill"], self.device)
         if kind in ("translation", "back-translation"):
@@ -100,8 +98,6 @@ def plan_views(options: ViewOptions) -> list[PlannedView]:
         models = {role: found[role] for role in roles}
         digests = {role: model.digest for role, model in models.items()}
         planned.append(PlannedView(replace(recipe, models=digests), models, options.device))
-        if recipe.kind == "synonym":
-            open_lexicon(str(recipe.parameters["lexicon"]))
     if unused := sorted(options.translators.keys() - roles_asked):
         needed = ", ".join(sorted(roles_asked)) or "none"
         raise InputError(

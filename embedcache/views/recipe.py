@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Annotated, TypeAlias
 
 import pydantic
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, TypeAdapter, model_validator
 
 from embedcache.errors import InputError
 from embedcache.fsio import canonical_json
@@ -24,11 +23,19 @@ Parameter: TypeAlias = str | int | float
 RESERVED = ("original",)
 """Names that no view can have: the text of the corpus itself goes by this one."""
 
-_MOST_SAMPLES = 1000
 _LARGEST_SEED = (1 << 63) - 1
 _NAME = r"\w[\w.-]{0,99}"
-_SPEC = re.compile(rf"(?:(?P<name>{_NAME})=)?(?P<kind>[a-z-]+)(?::(?P<rest>.*))?", re.DOTALL)
-_COUNT = re.compile(r"(?P<rest>.*)\*(?P<count>\d{1,4})", re.DOTALL)
+_SPEC = re.compile(
+    rf"(?:(?P<name>{_NAME})=)?(?P<kind>[a-z-]+)(?::(?P<rest>.*?))?(?:\*(?P<count>[1-9]\d{{0,2}}))?", re.DOTALL
+)
+
+_ARGUMENTS: Mapping[str, TypeAdapter[Parameter]] = {
+    "share": TypeAdapter(Annotated[float, Field(gt=0, lt=1)]),
+    "beams": TypeAdapter(Annotated[int, Field(ge=1, le=99)]),
+    "language": TypeAdapter(Annotated[str, Field(pattern=r"^[A-Za-z][\w-]{0,19}$")]),
+    "column": TypeAdapter(Annotated[str, Field(min_length=1)]),
+}
+"""Argument of a kind -> the values it takes."""
 
 _Word = Annotated[str, Field(pattern=r"^[0-9A-Za-z_-]{1,64}$")]
 
@@ -37,7 +44,6 @@ class Kept(Enum):
     """Reason why a row keeps its text; the values are counted and reported."""
 
     ONE_WORD = "one word"
-    NO_SYNONYM = "no synonym"
     NOTHING_TO_MASK = "nothing to mask"
     EMPTY_CELL = "empty cell"
     UNUSABLE_CELL = "unusable cell"
@@ -77,12 +83,6 @@ KINDS: Mapping[str, Kind] = {
         "leave out a share of the words, here and there", "delete-words:0.1", {"share": 0.1}, random=True
     ),
     "delete-one-word": Kind("leave out one word", "delete-one-word*2", random=True),
-    "synonym": Kind(
-        "replace a share of the words by WordNet synonyms",
-        "synonym:0.1",
-        {"share": 0.1, "lexicon": "oewn:2024"},
-        random=True,
-    ),
     "mask-fill": Kind(
         "mask a share of the words and let a masked language model fill them",
         "mask-fill:0.15",
@@ -97,7 +97,7 @@ KINDS: Mapping[str, Kind] = {
         models=("{source}-{language}", "{language}-{source}"),
     ),
     "translation": Kind(
-        "translate with a model, or take a column of the source",
+        "translate with a model",
         "translation:de",
         {"language": None, "beams": 1},
         models=("{source}-{language}",),
@@ -153,25 +153,14 @@ class Recipe:
         return asdict(self)
 
     def describe(self) -> str:
-        """Return the recipe in words: kind, parameters, seed and sample."""
-        fields = self._fields()
-        kind = "" if self.reads_source else f"{fields['kind']}, "
-        given = [f"{name} {value}" for name, value in fields.items() if value is not None]
-        return kind + ", ".join(given[1:])
-
-    def differences(self, other: Recipe) -> str:
-        """Return the fields in which ``other`` differs; empty where both make the same texts."""
-        mine, theirs = self._fields(), other._fields()
-        names = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
-        return ", ".join(f"{name} {mine.get(name)}, not {theirs.get(name)}" for name in names)
-
-    def _fields(self) -> dict[str, object]:
+        """Return the recipe in words: kind, parameters, seed, sample and models."""
         models = {f"model {role}": digest[:12] for role, digest in self.models.items()}
-        parameters = {name: _shown(value) for name, value in self.parameters.items()}
-        return {"kind": self.kind, **parameters, "seed": self.seed, "sample": self.sample or None, **models}
+        fields = {**self.parameters, "seed": self.seed, "sample": self.sample or None, **models}
+        given = (f"{name} {_shown(value)}" for name, value in fields.items() if value is not None)
+        return ", ".join([self.kind, *given])
 
 
-def _shown(value: Parameter) -> str:
+def _shown(value: object) -> str:
     """Return a parameter as it can be shown: the name of a column may have anything in it."""
     text = str(value)
     return text if text.isprintable() else text.encode("unicode_escape", "replace").decode()
@@ -193,7 +182,7 @@ def parse_views(specs: Sequence[str], *, seed: int = 0) -> list[Recipe]:
         InputError: if a spec cannot be understood, or two views would have one name.
     """
     if not 0 <= seed <= _LARGEST_SEED:
-        raise InputError(f"--view-seed {seed}: expected a whole number from 0 to {_LARGEST_SEED}")
+        raise InputError(f"seed of views {seed}: expected a whole number from 0 to {_LARGEST_SEED}")
     recipes = [recipe for spec in specs for recipe in _parse(spec, seed)]
     names = [recipe.name for recipe in recipes]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
@@ -205,88 +194,55 @@ def parse_views(specs: Sequence[str], *, seed: int = 0) -> list[Recipe]:
 
 
 def _parse(spec: str, seed: int) -> list[Recipe]:
-    found, count = _SPEC.fullmatch(spec), None
-    # The name of a column may have any characters in it, and there is only one of it.
-    starred = _COUNT.fullmatch(spec)
-    if starred is not None and not (found and found["kind"] == "column" and found["rest"]):
-        found, count = _SPEC.fullmatch(starred["rest"]), int(starred["count"])
+    found = _SPEC.fullmatch(spec)
     if found is None or found["kind"] not in KINDS:
         raise InputError(f"unknown view {spec!r}: expected one of {', '.join(KINDS)}; see 'embedcache views'")
-    name, kind, rest = found.group("name", "kind", "rest")
-    if kind == "translation" and rest and rest.startswith("column="):
-        column = rest.removeprefix("column=")
-        return _parse(f"{name or f'translation-{_plain(column)}'}=column:{column}", seed)
+    name, kind, rest, count = found.group("name", "kind", "rest", "count")
+    if kind == "column" and count:
+        # The name of a column may have any characters in it, and there is only one of it.
+        rest, count = f"{rest}*{count}", None
     parameters = _parameters(spec, kind, rest)
     if name is None:
         # Only what is not as usual shows in a name.
         unusual = [value for key, value in parameters.items() if value != KINDS[kind].arguments[key]]
-        name = _plain("-".join([kind, *map(str, unusual)]))
-    drawn = seed if KINDS[kind].random else None
-    if count is None:
-        return [Recipe(_checked_name(name), kind, parameters, drawn)]
-    if not KINDS[kind].random:
-        raise InputError(f"view {spec!r}: all samples of {kind} are the same; leave '*{count}' out")
-    if not 1 <= count <= _MOST_SAMPLES:
-        raise InputError(f"view {spec!r}: {count} samples; expected 1 to {_MOST_SAMPLES}")
-    return [
-        Recipe(_checked_name(f"{name}-{number}"), kind, parameters, drawn, number)
-        for number in range(1, count + 1)
-    ]
-
-
-def _parameters(spec: str, kind: str, rest: str | None) -> dict[str, Parameter]:
-    """Return the arguments of a kind, given or default, in the order of :data:`KINDS`."""
-    defaults = KINDS[kind].arguments
-    given = {"column": rest or ""} if kind == "column" else _arguments(spec, kind, rest)
-    found: dict[str, Parameter] = {}
-    for name, default in defaults.items():
-        value = given.get(name, default)
-        if value is None or value == "":
-            raise InputError(f"view {spec!r} needs its {name}: write '{KINDS[kind].example}'")
-        found[name] = _argument(name, str(value), spec)
-    return found
-
-
-def _arguments(spec: str, kind: str, rest: str | None) -> dict[str, str]:
-    """Read ``0.2,lexicon=oewn:2024``: the first argument may go without its name."""
-    allowed = list(KINDS[kind].arguments)
-    found: dict[str, str] = {}
-    for place, piece in enumerate(rest.split(",") if rest is not None else []):
-        name, equals, value = piece.partition("=")
-        if not equals and place == 0 and allowed:
-            name, value = allowed[0], piece
-        if name not in allowed or name in found or not value:
-            takes = ", ".join(allowed) or "no arguments"
-            raise InputError(f"view {spec!r}: {piece!r} is no argument; {kind} takes {takes}")
-        found[name] = value
-    return found
-
-
-def _argument(name: str, value: str, spec: str) -> Parameter:
-    """Return an argument in its type."""
-    if name == "share":
-        with suppress(ValueError):
-            if 0 < float(value) < 1:
-                return float(value)
-        raise InputError(f"view {spec!r}: share {value!r}; expected a number above 0 and below 1")
-    if name == "beams":
-        if re.fullmatch(r"[1-9]\d?", value):
-            return int(value)
-        raise InputError(f"view {spec!r}: beams {value!r}; expected a whole number from 1 to 99")
-    if name == "language" and not re.fullmatch(r"[A-Za-z][\w-]{0,19}", value):
-        raise InputError(f"view {spec!r}: language {value!r}; expected a code such as de or zh-Hans")
-    return value
-
-
-def _plain(text: str) -> str:
-    """Return ``text`` with nothing in it that a file name cannot have."""
-    return re.sub(r"[^\w.-]", "_", text)
-
-
-def _checked_name(name: str) -> str:
-    if not is_view_name(name):
+        name = re.sub(r"[^\w.-]", "_", "-".join([kind, *map(str, unusual)]))
+    names = [name] if count is None else [f"{name}-{number}" for number in range(1, int(count) + 1)]
+    if not all(map(is_view_name, names)):
         raise InputError(
             f"{name[:120]!r} cannot name a view: use up to 100 letters, digits, '.', '_' and '-', and not "
             "'original'; choose one with --view NAME=KIND"
         )
-    return name
+    drawn = seed if KINDS[kind].random else None
+    if count is None:
+        return [Recipe(name, kind, parameters, drawn)]
+    if drawn is None:
+        raise InputError(f"view {spec!r}: all samples of {kind} are the same; leave '*{count}' out")
+    return [Recipe(one, kind, parameters, drawn, number) for number, one in enumerate(names, 1)]
+
+
+def _parameters(spec: str, kind: str, rest: str | None) -> dict[str, Parameter]:
+    """Return the arguments of a kind, given or default, in the order of :data:`KINDS`.
+
+    ``0.2,beams=4``: the first argument may go without its name.
+    """
+    defaults = KINDS[kind].arguments
+    given: dict[str, str] = {}
+    for piece in [] if rest is None else [rest] if kind == "column" else rest.split(","):
+        name, equals, value = piece.partition("=")
+        if kind == "column" or (not equals and not given):
+            name, value = next(iter(defaults), ""), piece
+        if name not in defaults or name in given:
+            raise InputError(
+                f"view {spec!r}: {piece!r} is no argument; {kind} takes {', '.join(defaults) or 'none'}"
+            )
+        given[name] = value
+    try:
+        return {
+            name: _ARGUMENTS[name].validate_python(given.get(name, default))
+            for name, default in defaults.items()
+        }
+    except pydantic.ValidationError as error:
+        wrong = error.errors()[0]
+        raise InputError(
+            f"view {spec!r}: {wrong['input']!r}: {wrong['msg']}, as in '{KINDS[kind].example}'"
+        ) from error
