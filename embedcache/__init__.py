@@ -13,19 +13,21 @@ from embedcache.errors import EmbedCacheError
 from embedcache.lazy import lazy_attributes
 
 if TYPE_CHECKING:
-    from embedcache.building.build import build
-    from embedcache.cache import Cache
-    from embedcache.cache import Cache as open  # noqa: A004, N813 - embedcache.open("./cache") is the interface
-    from embedcache.copying.copy import copy
-    from embedcache.copying.options import CopyOptions
-    from embedcache.corpus.readers import ReadOptions
-    from embedcache.exporting import export
-    from embedcache.querying import query
-    from embedcache.share.pull import pull
-    from embedcache.share.push import push
-    from embedcache.share.read_through import RemoteOptions
-    from embedcache.teacher.options import EncodeOptions, TeacherOptions
-    from embedcache.views.plan import ViewOptions
+    from embedcache.building.build import build as build
+    from embedcache.cache import Cache as Cache
+    from embedcache.copying.copy import copy as copy
+    from embedcache.copying.options import CopyOptions as CopyOptions
+    from embedcache.corpus.readers import ReadOptions as ReadOptions
+    from embedcache.exporting import export as export
+    from embedcache.querying import query as query
+    from embedcache.share.pull import pull as pull
+    from embedcache.share.push import push as push
+    from embedcache.share.read_through import RemoteOptions as RemoteOptions
+    from embedcache.teacher.options import EncodeOptions as EncodeOptions
+    from embedcache.teacher.options import TeacherOptions as TeacherOptions
+    from embedcache.views.plan import ViewOptions as ViewOptions
+
+    open = Cache  # noqa: A001 - embedcache.open("./cache") is the interface
 
 __version__ = "0.1.0"
 
@@ -45,24 +47,7 @@ _PLACES = {
     "push": "embedcache.share.push:push",
     "query": "embedcache.querying:query",
 }
-__all__ = [
-    "Cache",
-    "CopyOptions",
-    "EmbedCacheError",
-    "EncodeOptions",
-    "ReadOptions",
-    "RemoteOptions",
-    "TeacherOptions",
-    "ViewOptions",
-    "__version__",
-    "build",
-    "copy",
-    "export",
-    "open",
-    "pull",
-    "push",
-    "query",
-]
+__all__ = ["EmbedCacheError", "__version__", *_PLACES]
 
 __getattr__ = lazy_attributes(__name__, _PLACES)
 

@@ -10,15 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embedcache.cache_marker import CACHE_MARKER, CACHE_VERSION, REMOTE_MARKER, check_marker, refuse_remote
-from embedcache.cached_teacher import CachedTeacher, note_model, noted_model, read_contract, read_origin
+from embedcache.cache_documents import (
+    CACHE_MARKER,
+    CACHE_VERSION,
+    REMOTE_MARKER,
+    CachedTeacher,
+    check_marker,
+    note_model,
+    noted_model,
+    read_contract,
+    read_origin,
+    refuse_remote,
+)
 from embedcache.codecs import Vectors
 from embedcache.contract import Contract, describe_differences
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import (
     CacheFormatError,
     ContractMismatchError,
-    CorruptCacheError,
     InputError,
     MissingVectorsError,
 )
@@ -67,7 +76,7 @@ class Cache:
 
     Raises:
         MissingInputError: if it does not exist.
-        CacheFormatError: if it is no cache, has links in it, or was written by a newer version of embedcache.
+        CacheFormatError: if it is not a cache of this version, or has links in it.
     """
 
     result: BuildResult | None = None
@@ -97,18 +106,15 @@ class Cache:
             StorageError: if it cannot be written.
         """
         path = Path(folder).expanduser()
-        if not (path / "cache.json").exists():
-            make_directory(path)
+        make_directory(path)
+        names = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
+        if not names:
+            write_sealed_json(path / "cache.json", CACHE_MARKER)
+        elif "cache.json" not in names:
             refuse_remote(path)
-            others = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
-            # Another builder may have made it meanwhile.
-            if others and not (path / "cache.json").exists():
-                raise CacheFormatError(
-                    f"{path} is no cache and not empty (it holds {', '.join(others[:5])}): "
-                    "give an empty or new folder"
-                )
-            if not others:
-                write_sealed_json(path / "cache.json", CACHE_MARKER)
+            raise CacheFormatError(
+                f"{path} holds {', '.join(names[:5])} and no cache.json: give an empty or new folder"
+            )
         return cls(path)
 
     @property
@@ -295,14 +301,19 @@ class Cache:
         """
         refuse_one_string(texts)
         contract = self.teacher(teacher).contract
-        try:
-            return self._vectors(self._current_store(contract), texts)
-        except CorruptCacheError:
-            # Another process may have replaced shards.
-            store = self._looked_up.pop(contract.id, None)
-            if store is None or store.is_current:
-                raise
-            return self._vectors(self._current_store(contract), texts)
+        store = self._looked_up.get(contract.id)
+        # Another process may have added shards.
+        if store is None or not store.is_current:
+            store = self._looked_up[contract.id] = self.store(contract)
+        positions = store.locate(key_array(texts))
+        missing = np.flatnonzero(positions < 0).tolist()
+        if missing:
+            shown = ", ".join(repr(texts[i][:60]) for i in missing[:3])
+            raise MissingVectorsError(
+                f"{len(missing)} of {len(texts)} texts are not in the cache (the first: {shown}); "
+                "build them first"
+            )
+        return store.vectors(positions)
 
     def encode(self, texts: Sequence[str], teacher: Any = None) -> Vectors:
         """Return vectors of ``texts``, float32 of shape (n, d), in order; encode what is missing.
@@ -324,24 +335,6 @@ class Cache:
                 return self.lookup(texts, teacher)
         vectors: Vectors = load("embedcache.building.encode:encode_texts")(self, texts, teacher)
         return vectors
-
-    def _vectors(self, store: ShardStore, texts: Sequence[str]) -> Vectors:
-        positions = store.locate(key_array(texts))
-        missing = np.flatnonzero(positions < 0).tolist()
-        if missing:
-            shown = ", ".join(repr(texts[i][:60]) for i in missing[:3])
-            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-            raise MissingVectorsError(
-                f"{len(missing)} of {len(texts)} texts are not in the cache: {shown}{more}; build them first"
-            )
-        return store.vectors(positions)
-
-    def _current_store(self, contract: Contract) -> ShardStore:
-        """Return the store of a contract, opened again only if its shards have changed."""
-        store = self._looked_up.get(contract.id)
-        if store is None or not store.is_current:
-            store = self._looked_up[contract.id] = self.store(contract)
-        return store
 
     def scan(
         self, teacher: str | None = None, corpus: str | None = None, view: str | None = None

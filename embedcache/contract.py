@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 from embedcache.errors import CorruptCacheError
 from embedcache.fsio import canonical_json
 
-CONTRACT_VERSION = 1
+_REMEDY = "it is damaged, or needs an upgrade of embedcache"
 
 # What Arrow, and the machine, can still work with.
 Size = Annotated[int, Field(ge=0, lt=1 << 31)]
@@ -52,7 +52,7 @@ class Contract:
     dimension: Annotated[Size, Field(ge=1)]
     output: str = "embedding"
     truncate_dim: Annotated[Size, Field(ge=1)] | None = None
-    version: int = CONTRACT_VERSION
+    version: Literal[1] = 1
 
     @property
     def id(self) -> str:
@@ -70,17 +70,15 @@ class Contract:
         Raises:
             CorruptCacheError: if fields are missing or unknown, or a value cannot be.
         """
-        if not isinstance(value, Mapping) or len(value) != len(cls.__dataclass_fields__):
-            expected = ", ".join(cls.__dataclass_fields__)
-            raise CorruptCacheError(
-                f"a contract needs the fields {expected}: it is damaged, or of another version of embedcache"
-            )
+        fields = cls.__dataclass_fields__
+        if not isinstance(value, Mapping) or value.keys() != fields.keys():
+            raise CorruptCacheError(f"a contract needs the fields {', '.join(fields)}: {_REMEDY}")
         try:
             return cls(**value)
         except ValidationError as error:
             first = error.errors()[0]
-            field = ".".join(map(str, first["loc"]))[:80]
-            raise CorruptCacheError(f"a contract with a wrong {field!r} ({first['msg']})") from error
+            wrong = f"a contract with a wrong {first['loc'][0]!r} ({first['msg']})"
+            raise CorruptCacheError(f"{wrong}: {_REMEDY}") from error
 
     def differences(self, other: Contract) -> dict[str, tuple[object, object]]:
         """Return the fields in which the two contracts differ, as field -> (own value, other's value)."""
@@ -93,8 +91,6 @@ def describe_differences(differences: Mapping[str, tuple[object, object]]) -> st
 
     def short(value: object) -> str:
         is_digest = isinstance(value, str) and len(value) == 64
-        if value is None:
-            return "none"
-        return repr(value[:12] + "…") if is_digest and isinstance(value, str) else repr(value)
+        return "none" if value is None else f"'{value:.12}…'" if is_digest else repr(value)
 
     return ", ".join(f"{name} {short(a)} -> {short(b)}" for name, (a, b) in differences.items())

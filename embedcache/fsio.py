@@ -33,16 +33,6 @@ on_write_step: Callable[[str, Path], None] | None = None
 # A corpus of a billion rows is described in two megabytes.
 _MOST_JSON = 4 << 20
 _DEEPEST_JSON = 16
-_NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-_REASONS = {
-    errno.ENOSPC: "the disk is full; make room and run the same command again",
-    errno.EDQUOT: "the disk quota is used up; make room and run the same command again",
-    errno.EROFS: "the file system is read-only; choose a folder that can be written",
-    errno.EACCES: "permission denied; choose a folder that can be written",
-    errno.EPERM: "permission denied; choose a folder that can be written",
-    errno.ENOTDIR: "a part of the path is a file, not a folder; choose another folder",
-    errno.EEXIST: "it is a file, not a folder; choose another folder",
-}
 
 
 def write_step(step: str, path: Path) -> None:
@@ -53,8 +43,11 @@ def write_step(step: str, path: Path) -> None:
 
 def explain_os_error(error: OSError, path: Path) -> StorageError:
     """Return the error for an ``OSError`` raised while writing ``path``."""
-    reason = _REASONS.get(error.errno or 0, f"{error.strerror or error}; check the disk and run it again")
-    return StorageError(f"cannot write {path}: {reason}")
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    reason = "the disk is full" if is_full else error.strerror or error
+    return StorageError(
+        f"cannot write {path}: {reason}; make room, or choose a folder that can be written, and run it again"
+    )
 
 
 def fsync_directory(folder: Path) -> None:
@@ -132,9 +125,7 @@ def commit_new(temporary: Path, target: Path) -> bool:
         os.link(temporary, target, follow_symlinks=False)
     except FileExistsError:
         return False
-    except OSError as error:
-        if error.errno not in _NO_HARD_LINKS:
-            raise
+    except OSError:  # a file system without hard links
         if target.exists():
             return False
         temporary.replace(target)
@@ -277,18 +268,11 @@ def open_regular(path: Path) -> BinaryIO:
         ValueError: if it is a symbolic link, a folder, a pipe or a device: those lead outside, or block.
         OSError: if it cannot be opened.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise ValueError("it is a symbolic link; a cache holds its files itself") from None
-        if error.errno == errno.ENXIO:
-            raise ValueError("it is no regular file; a cache holds its files itself") from None
-        raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise ValueError("it is no regular file; a cache holds its files itself")
-    return os.fdopen(descriptor, "rb")
+    if not stat.S_ISREG(path.lstat().st_mode):
+        kind = "a symbolic link" if path.is_symlink() else "not a regular file"
+        raise ValueError(f"it is {kind}; a cache holds its files itself")
+    # Another process may have put something else there.
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
 
 
 def read_regular(path: Path, most: int = _MOST_JSON) -> bytes:
@@ -322,14 +306,13 @@ def inside(folder: Path, *names: str) -> Path:
         folder /= name
         if folder.is_symlink():
             raise CacheFormatError(
-                f"{str(folder)!r} is a symbolic link to {str(folder.readlink())!r}: a cache holds its files "
-                "itself; delete the link, or put the files in its place"
+                f"{str(folder)!r} is a symbolic link, and a cache holds its files itself: copy them there"
             )
     return folder
 
 
 def refuse_links(folder: Path, depth: int = 1) -> None:
-    """Raise :class:`CacheFormatError` if a path in ``folder`` is a symbolic link; so many levels deep."""
+    """Raise :class:`CacheFormatError` if a path in ``folder``, up to ``depth`` levels down, is a link."""
     for path in folder.iterdir() if folder.is_dir() else ():
         inside(folder, path.name)
         if depth > 1:
@@ -337,7 +320,7 @@ def refuse_links(folder: Path, depth: int = 1) -> None:
 
 
 def file_state(path: Path) -> list[int]:
-    """Return size, mtime, ctime, device and inode of a file: nobody can set all of them."""
+    """Return size, mtime, ctime, device and inode of a file; no user can set all of them."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino]
 

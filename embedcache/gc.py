@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from embedcache.cache import Cache
-from embedcache.cached_teacher import model_note_path
+from embedcache.cache_documents import model_note_path
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.description import DESCRIPTION, RECIPE, VIEWS, is_recorded, read_info, read_record
 from embedcache.corpus.origin import note_path

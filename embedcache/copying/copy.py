@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from embedcache.cache import Cache
-from embedcache.cached_teacher import noted_model
+from embedcache.cache_documents import noted_model
 from embedcache.codecs import FLOAT_CODECS
 from embedcache.contract import Contract, describe_differences
 from embedcache.copying.corpora import choose_corpora, copy_checked

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from embedcache.cache import Cache, CachedTeacher
-from embedcache.cached_teacher import noted_model
+from embedcache.cache_documents import noted_model
 from embedcache.corpus.corpus import Corpus
 from embedcache.doctor.deep import MESSAGES, compare_with_live, sample_texts
 from embedcache.errors import ContractMismatchError, TeacherError

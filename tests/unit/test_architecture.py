@@ -20,7 +20,7 @@ FLOORS = [
     ["lazy", "keys", "pairs", "fsio", "arrow_file", "sizes", "progress"],
     ["folders", "codecs", "contract"],
     ["store", "corpus", "teacher", "views", "noise"],
-    ["scan", "cached_teacher", "cache_marker"],
+    ["scan", "cache_documents"],
     ["cache"],
     [
         "inventory",

@@ -24,7 +24,6 @@ from embedcache.errors import (
     InputError,
     MissingInputError,
     MissingVectorsError,
-    StorageError,
 )
 from embedcache.fsio import write_sealed_json
 from embedcache.store import FolderShards, LmdbShards, ShardStore
@@ -56,82 +55,37 @@ def test_a_cache_is_created_once_and_opened_again(tmp_path: Path) -> None:
 
 def test_a_folder_of_other_things_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(
-        CacheFormatError, match=r"not empty \(it holds thesis\.tex\): give an empty or new folder"
-    ):
+    with pytest.raises(CacheFormatError, match=r"thesis\.tex"):
         Cache.create(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_builders_that_start_together_share_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def other_is_first(folder: Path) -> Path:
-        monkeypatch.undo()
-        filled(folder, "news", ["a"], "tiny", MEAN)
-        return folder
-
-    monkeypatch.setattr("embedcache.cache.make_directory", other_is_first)
-    cache = Cache.create(tmp_path / "cache")
-    assert cache.teacher().name == "tiny"
-
-
-def test_an_identical_note_of_a_model_is_not_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = Cache.create(tmp_path)
-    cache.remember_model(MEAN, "/models/tiny")
-    written = []
-    name = "embedcache.cached_teacher.write_sealed_json"
-    monkeypatch.setattr(name, lambda path, value: written.append(value))
-    cache.remember_model(MEAN, "/models/tiny")
-    assert written == []
-    cache.remember_model(MEAN, "/models/other")
-    assert written == [{"source": "/models/other"}]
-
-
-def test_what_is_no_cache_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(MissingInputError, match="the folder does not exist"):
+def test_a_folder_that_is_not_a_cache_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError):
         Cache(tmp_path / "none")
+    with pytest.raises(CacheFormatError, match=r"cache\.json"):
+        Cache(tmp_path)
     (tmp_path / "file").touch()
-    with pytest.raises(CacheFormatError, match="file is a file, and a cache is a folder: give the folder"):
+    with pytest.raises(CacheFormatError, match="folder"):
         Cache(tmp_path / "file")
-    (tmp_path / "file").unlink()
-    with pytest.raises(CacheFormatError, match=r"is no cache: it has no cache\.json; build one with"):
-        Cache(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", "null", "3"])
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", "null", "3", "flipped", "spaced"])
 def test_a_damaged_marker_is_refused(tmp_path: Path, content: str) -> None:
-    (tmp_path / "cache.json").write_text(content)
-    with pytest.raises(CacheFormatError, match=r"cache\.json is damaged"):
-        Cache(tmp_path)
-
-
-def test_a_flipped_version_is_damage_and_no_newer_cache(tmp_path: Path) -> None:
     marker = Cache.create(tmp_path).folder / "cache.json"
-    marker.write_bytes(marker.read_bytes().replace(b'"version": 2', b'"version": 3'))
-    with pytest.raises(CacheFormatError, match=r"cache\.json is damaged .* 'embedcache repair'"):
+    whole = marker.read_text()
+    changed = {"flipped": whole.replace(": 2", ": 3"), "spaced": whole.replace("\n", " ", 1)}
+    marker.write_text(changed.get(content, content))
+    with pytest.raises(CacheFormatError, match=r"damaged .*embedcache repair"):
         Cache(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("version", "way_out"), [(3, "upgrade embedcache"), (1, "build it again"), ("2", "build it again")]
+    "marker", [{"version": 3}, {"version": 1}, {"version": "2"}, {**CACHE_MARKER, "more": 1}]
 )
-def test_a_cache_of_another_version_is_refused(tmp_path: Path, version: object, way_out: str) -> None:
-    write_sealed_json(tmp_path / "cache.json", {"version": version})
-    with pytest.raises(CacheFormatError, match=f"format version {version!r}, .* version 2: {way_out}"):
-        Cache(tmp_path)
-
-
-def test_a_marker_of_the_right_version_and_other_content_is_refused(tmp_path: Path) -> None:
-    Cache.create(tmp_path)
-    marker = tmp_path / "cache.json"
-    marker.write_bytes(marker.read_bytes().replace(b"\n", b" ", 1))
-    with pytest.raises(CacheFormatError, match="damaged"):
-        Cache(tmp_path)
-    write_sealed_json(marker, {**CACHE_MARKER, "more": 1})
-    with pytest.raises(CacheFormatError, match="not as embedcache writes it: 'embedcache repair'"):
+def test_a_cache_of_another_version_is_refused(tmp_path: Path, marker: dict[str, object]) -> None:
+    write_sealed_json(tmp_path / "cache.json", marker)
+    with pytest.raises(CacheFormatError, match=r"version.*upgrade"):
         Cache(tmp_path)
 
 
@@ -189,12 +143,13 @@ def test_a_store_stays_of_its_kind(tmp_path: Path, kind: str) -> None:
     cache.store(MEAN, kind=kind).put(example_batch(["a"]))
     assert cache.store(MEAN).kind == kind
     other = {"arrow": "lmdb", "lmdb": "arrow"}[kind]
-    with pytest.raises(InputError, match=f"in {kind}, not in {other}: leave --store out"):
-        cache.store(MEAN, kind=other)
+    for wrong in (other, "pickle"):
+        with pytest.raises(InputError, match=wrong):
+            cache.store(MEAN, kind=wrong)
     folder = cache.teacher_folder(MEAN)
     container = FolderShards(folder / "shards") if kind == "lmdb" else LmdbShards(folder / "vectors.mdb")
     ShardStore(container, MEAN).put(example_batch(["b"]))
-    with pytest.raises(InputError, match=r"both as shards/ and in vectors\.mdb"):
+    with pytest.raises(InputError, match="both"):
         cache.store(MEAN)
 
 
@@ -204,19 +159,8 @@ def test_a_store_whose_file_is_gone_is_not_begun_anew(tmp_path: Path) -> None:
     store.put(example_batch(["a"]))
     store.finish()
     (cache.teacher_folder(MEAN) / "vectors.mdb").unlink()
-    with pytest.raises(CorruptCacheError, match=r"vectors\.mdb is missing, and its seal is there: .*repair"):
+    with pytest.raises(CorruptCacheError, match=r"vectors\.mdb is missing"):
         Cache(tmp_path).store(MEAN)
-
-
-def test_an_unknown_kind_of_store_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="choose one of arrow, lmdb"):
-        Cache.create(tmp_path).store(MEAN, kind="pickle")
-
-
-def test_the_only_corpus_and_teacher_need_no_name(tmp_path: Path) -> None:
-    cache = filled(tmp_path, "news", ["a", "b"], "tiny", MEAN)
-    assert cache.corpus().name == cache.corpus("news").name == "news"
-    assert cache.teacher().contract == cache.teacher("tiny").contract == MEAN
 
 
 def test_a_teacher_is_the_only_one_beside_its_own_logits_and_projections(tmp_path: Path) -> None:
@@ -235,36 +179,31 @@ def test_a_teacher_is_the_only_one_beside_its_own_logits_and_projections(tmp_pat
 
 
 def test_of_several_one_has_to_be_named(tmp_path: Path) -> None:
-    cache = filled(tmp_path, "news", ["a"], "tiny", MEAN)
+    cache = Cache.create(tmp_path)
+    for find in (cache.corpus, cache.teacher):
+        with pytest.raises(InputError, match="no "):
+            find()
+    filled(tmp_path, "news", ["a"], "tiny", MEAN)
+    assert cache.corpus().name == cache.corpus("news").name == "news"
+    assert cache.teacher().contract == cache.teacher("tiny").contract == MEAN
     filled(tmp_path, "mail", ["b"], "other", CLS)
-    with pytest.raises(InputError, match=r"several corpora \(mail, news\)"):
-        cache.corpus()
-    with pytest.raises(InputError, match=r"several teachers \(other, tiny\)"):
-        cache.teacher()
-    with pytest.raises(InputError, match="several teachers"):
-        cache.lookup(["a"])
+    for find in (cache.corpus, cache.teacher, lambda: cache.lookup(["a"])):
+        with pytest.raises(InputError, match="several"):
+            find()
+    for find, held in ((cache.corpus, "mail, news"), (cache.teacher, "other, tiny")):
+        with pytest.raises(InputError, match=f"'unknown' .*: it holds {held}"):
+            find("unknown")
     assert [corpus.name for corpus in cache.corpora()] == ["mail", "news"]
     assert [teacher.name for teacher in cache.teachers()] == ["other", "tiny"]
-
-
-def test_an_unknown_name_lists_those_there_are(tmp_path: Path) -> None:
-    cache = filled(tmp_path, "news", ["a"], "tiny", MEAN)
-    with pytest.raises(InputError, match=r"no corpus 'mail' in .*: it holds news"):
-        cache.corpus("mail")
-    with pytest.raises(InputError, match=r"no teacher 'large' in .*: it holds tiny"):
-        cache.teacher("large")
-    empty = Cache.create(tmp_path / "empty")
-    with pytest.raises(InputError, match="holds no corpus"):
-        empty.corpus()
-    with pytest.raises(InputError, match="holds no teacher"):
-        empty.teacher()
+    for word in ("news", "mail", "tiny", "other"):
+        assert word in repr(cache)
 
 
 def test_a_teacher_is_found_by_the_beginning_of_its_contract(tmp_path: Path) -> None:
     cache = filled(tmp_path, "news", ["a"], "tiny", MEAN)
     assert cache.teacher(MEAN.id).contract == cache.teacher(MEAN.id[:6]).contract == MEAN
     for unknown in (MEAN.id[:5], CLS.id[:12]):
-        with pytest.raises(InputError, match="no teacher"):
+        with pytest.raises(InputError):
             cache.teacher(unknown)
 
 
@@ -280,41 +219,25 @@ def test_lookup_gives_vectors_in_the_order_asked(tmp_path: Path) -> None:
 
 def test_lookup_names_the_missing_texts_and_only_those(tmp_path: Path) -> None:
     cache = filled(tmp_path, "news", ["here"], "tiny", MEAN)
-    with pytest.raises(MissingVectorsError) as caught:
+    with pytest.raises(MissingVectorsError, match=r"6 of 7 .*'missing 0'") as caught:
         cache.lookup(["here", *(f"missing {n}" for n in range(5)), "x" * 99])
-    message = str(caught.value)
-    assert message.startswith(
-        "6 of 7 texts are not in the cache: 'missing 0', 'missing 1', 'missing 2' and 3 more;"
-    )
-    assert "'here'" not in message
-    assert isinstance(caught.value, KeyError)
+    assert "'here'" not in str(caught.value)
 
 
-def test_lookup_opens_the_store_again_only_where_there_is_more(
+def test_lookup_opens_the_store_again_only_if_its_shards_have_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = filled(tmp_path, "news", ["old"], "tiny", MEAN)
     opened, store = [], Cache.store
     monkeypatch.setattr(Cache, "store", lambda *arguments: opened.append(arguments) or store(*arguments))
-    first = cache.lookup(["old"])
-    assert cache.lookup(["old"]).tobytes() == first.tobytes()
+    for _ in range(2):
+        cache.lookup(["old"])
     assert len(opened) == 1
-    store(Cache(tmp_path), MEAN).put(example_batch(["new"]))
+    other = store(Cache(tmp_path), MEAN)
+    other.container.remove(other.shards[0].name)
+    other.put(example_batch(["old", "new"], seed=1))
     assert cache.lookup(["new", "old"]).shape == (2, 8)
     assert len(opened) == 2
-
-
-def test_where_the_cache_cannot_be_written_a_model_is_not_remembered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = Cache.create(tmp_path)
-
-    def refused(*arguments: object) -> None:
-        raise StorageError("read-only")
-
-    monkeypatch.setattr("embedcache.cached_teacher.write_sealed_json", refused)
-    cache.remember_model(MEAN, "/models/tiny")
-    assert not (cache.derived_folder / "models").exists()
 
 
 def test_vectors_of_one_teacher_are_not_those_of_another(tmp_path: Path) -> None:
@@ -324,21 +247,14 @@ def test_vectors_of_one_teacher_are_not_those_of_another(tmp_path: Path) -> None
         cache.lookup(["a"], teacher="other")
 
 
-def test_a_name_belongs_to_one_contract(tmp_path: Path) -> None:
+def test_a_name_belongs_to_one_contract_which_may_have_several(tmp_path: Path) -> None:
     cache = filled(tmp_path, "news", ["a"], "tiny", MEAN)
-    with pytest.raises(
-        ContractMismatchError, match=r"'tiny' with another contract \(pooling 'mean' -> 'cls'\)"
-    ) as e:
+    with pytest.raises(ContractMismatchError, match=r"pooling 'mean' -> 'cls'") as caught:
         cache.register_teacher("tiny", CLS, {})
-    assert e.value.differences == {"pooling": ("mean", "cls")}
-    assert "--teacher-name" in str(e.value)
+    assert caught.value.differences == {"pooling": ("mean", "cls")}
     assert not contract_file(cache, CLS).exists()
     cache.register_teacher("tiny", MEAN, {})
     assert cache.teacher("tiny").origin == {"spec": "tiny"}
-
-
-def test_a_contract_may_have_several_names(tmp_path: Path) -> None:
-    cache = filled(tmp_path, "news", ["a"], "tiny", MEAN)
     cache.register_teacher("same", MEAN, {})
     assert [teacher.name for teacher in cache.teachers()] == ["same", "tiny"]
     assert cache.teacher().contract == MEAN
@@ -376,39 +292,31 @@ def test_two_teachers_of_one_name_after_a_merge_are_told_apart(tmp_path: Path) -
         merged.lookup(["z"], MEAN.id[:12])
 
 
-@pytest.mark.parametrize("content", ["", "{", "3", "null", "[{}]", "{}"])
-def test_a_damaged_contract_is_refused(tmp_path: Path, content: str) -> None:
+OTHER = json.dumps(CLS.to_json())
+
+
+@pytest.mark.parametrize("content", ["", "{", "3", "null", "[{}]", "{}", OTHER], ids=range(7))
+@pytest.mark.parametrize("name", ["contract.json", "names/tiny.json"])
+def test_a_damaged_document_of_a_teacher_is_refused(tmp_path: Path, content: str, name: str) -> None:
     cache = filled(tmp_path, "news", ["a"], "tiny", MEAN)
-    contract_file(cache, MEAN).write_text(content)
-    with pytest.raises(CorruptCacheError, match=r"contract\.json is damaged .*vectors are kept"):
+    (cache.teacher_folder(MEAN) / name).write_text(content)
+    with pytest.raises(CorruptCacheError, match=name):
         cache.teachers()
 
 
-def test_a_contract_in_the_wrong_folder_is_refused(tmp_path: Path) -> None:
-    cache = filled(tmp_path, "news", ["a"], "tiny", MEAN)
-    contract_file(cache, MEAN).write_text(json.dumps(CLS.to_json()))
-    with pytest.raises(CorruptCacheError, match="does not match its folder's name"):
-        cache.teacher("tiny")
-
-
-@pytest.mark.parametrize("content", ["", "[]", "3"])
-def test_a_damaged_name_is_refused(tmp_path: Path, content: str) -> None:
-    cache = filled(tmp_path, "news", ["a"], "tiny", MEAN)
-    (contract_file(cache, MEAN).parent / "names" / "tiny.json").write_text(content)
-    with pytest.raises(CorruptCacheError, match=r"tiny\.json is damaged"):
-        cache.teachers()
-
-
-def test_where_a_model_lies_is_remembered_here_and_guessed_elsewhere(tmp_path: Path) -> None:
+def test_the_place_of_a_model_is_noted_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache = Cache.create(tmp_path)
     teacher = cache.register_teacher("tiny", MEAN, {"spec": "org/tiny", "revision": "abc"})
-    assert cache.model_source(teacher) == "org/tiny@abc"
+    pinned = cache.register_teacher("pinned", CLS, {"spec": "org/tiny@def", "revision": "def"})
+    assert [cache.model_source(one) for one in (teacher, pinned)] == ["org/tiny@abc", "org/tiny@def"]
     cache.remember_model(MEAN, "/models/tiny")
     assert cache.model_source(teacher) == "/models/tiny"
     shutil.rmtree(cache.derived_folder)
+    cache.derived_folder.write_text("read-only")
+    cache.remember_model(MEAN, "/models/tiny")
     assert cache.model_source(teacher) == "org/tiny@abc"
-    pinned = cache.register_teacher("pinned", CLS, {"spec": "org/tiny@def", "revision": "def"})
-    assert cache.model_source(pinned) == "org/tiny@def"
 
 
 def test_one_string_is_no_list_of_texts(tmp_path: Path) -> None:
@@ -452,19 +360,6 @@ def test_encode_builds_what_is_missing(tmp_path: Path) -> None:
     assert cache.corpus_names() == ["corpus"]
 
 
-def test_a_cache_and_the_package_show_what_they_have(tmp_path: Path) -> None:
-    cache = filled(tmp_path, "words", ["a"], "mean", MEAN)
-    assert "words" in repr(cache)
-    assert "mean" in repr(cache)
+def test_the_package_shows_what_it_has() -> None:
     assert {"build", "open", "Cache", "push", "pull", "copy", "query"} <= set(dir(embedcache))
     assert "teacher" in inspect.signature(embedcache.build).parameters
-
-
-def test_lookup_goes_on_when_another_process_has_replaced_the_shards(tmp_path: Path) -> None:
-    cache = filled(tmp_path, "words", ["a"], "mean", MEAN)
-    cache.lookup(["a"])
-    other = Cache(tmp_path).store(MEAN)
-    (shard,) = other.shards
-    other.container.remove(shard.name)
-    other.put(example_batch(["a", "b"], seed=1))
-    assert cache.lookup(["a", "b"]).shape == (2, 8)

@@ -1,4 +1,4 @@
-"""Teachers of a cache: their contracts, origins, and the places of their models on this machine."""
+"""Small files of a cache: its marker, contracts and names of teachers, and notes of where models lie."""
 
 from __future__ import annotations
 
@@ -6,11 +6,47 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from embedcache.contract import CONTRACT_VERSION, Contract
-from embedcache.errors import CorruptCacheError, StorageError
+from embedcache.contract import Contract
+from embedcache.errors import CacheFormatError, CorruptCacheError, StorageError
 from embedcache.fsio import parsed_json, read_regular, read_sealed_json, spelled_json, write_sealed_json
 
-REMEDY = "'embedcache repair' writes it again; vectors are kept"
+CACHE_VERSION = 2
+CACHE_MARKER = {"format": "embedcache", "version": CACHE_VERSION}
+"""Content of ``cache.json``, beside its seal."""
+
+REMOTE_MARKER = "embedcache-remote.json"
+"""File that makes a folder a remote, not a cache."""
+
+_REMEDY = "'embedcache repair' writes it again; vectors are kept"
+
+
+def check_marker(folder: Path) -> None:
+    """Raise :class:`CacheFormatError` unless ``folder`` is a cache of this version."""
+    marker = folder / "cache.json"
+    try:
+        value = read_sealed_json(marker)
+    except FileNotFoundError:
+        refuse_remote(folder)
+        raise CacheFormatError(
+            f"{folder} holds no cache.json, so it is not a cache: build one with "
+            f"'embedcache build CORPUS --teacher NAME --cache {folder}'"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise CacheFormatError(f"{marker} is damaged ({error}): {_REMEDY}") from error
+    if value != CACHE_MARKER:
+        raise CacheFormatError(
+            f"{marker} says {repr(value)[:80]}, this embedcache reads {CACHE_MARKER}: upgrade embedcache, or "
+            "build the cache again in a new folder"
+        )
+
+
+def refuse_remote(folder: Path) -> None:
+    """Raise :class:`CacheFormatError` for a folder that is a remote."""
+    if (folder / REMOTE_MARKER).is_file():
+        raise CacheFormatError(
+            f"{folder} is a remote, not a cache: pull from it into a cache with "
+            f"'embedcache pull {folder} --cache DIR', or list it with 'embedcache remote ls {folder}'"
+        )
 
 
 @dataclass(frozen=True)
@@ -37,24 +73,15 @@ def read_contract(path: Path) -> Contract:
     try:
         data = read_regular(path)
         contract = Contract.from_json(parsed_json(data))
-        as_written = contract.id == path.parent.name and data == spelled_json(contract.to_json())
+        if contract.id != path.parent.name or data != spelled_json(contract.to_json()):
+            raise ValueError("it does not match its folder's name")
     except (OSError, ValueError) as error:
-        raise CorruptCacheError(f"{path} is damaged ({str(error)[:200]}): {REMEDY}") from error
-    if not as_written:
-        raise CorruptCacheError(
-            f"{path} does not match its folder's name: it was changed or copied into the wrong place; "
-            f"{REMEDY}"
-        )
-    if contract.version != CONTRACT_VERSION:
-        raise CorruptCacheError(
-            f"{path} has version {str(contract.version)[:20]}, this embedcache reads contracts of version "
-            f"{CONTRACT_VERSION}: upgrade embedcache, or remove the teacher with 'embedcache rm'"
-        )
+        raise CorruptCacheError(f"{path} is damaged ({str(error)[:200]}): {_REMEDY}") from error
     return contract
 
 
 def read_origin(path: Path) -> dict[str, str]:
-    """Return where a teacher came from, as one of its names' files says.
+    """Return where a teacher came from, as the file of one of its names says.
 
     Raises:
         CorruptCacheError: if the file is damaged.
@@ -62,9 +89,9 @@ def read_origin(path: Path) -> dict[str, str]:
     try:
         origin = read_sealed_json(path)
         if not all(isinstance(text, str) for text in origin.values()):
-            raise ValueError("it holds something else than text")
+            raise ValueError("a value is not text")
     except (OSError, ValueError) as error:
-        raise CorruptCacheError(f"{path} is damaged ({error}): {REMEDY}") from error
+        raise CorruptCacheError(f"{path} is damaged ({error}): {_REMEDY}") from error
     return origin
 
 
