@@ -61,7 +61,7 @@ def require_there(spec: Spec) -> None:
     Raises:
         DataError: naming what is near.
     """
-    from embedcache.teacher.aliases import ALIASES
+    from embedcache.teacher.resolve import ALIASES
 
     if isinstance(spec, EvaluatedModel) or is_cache_spec(spec) or Path(spec).expanduser().exists():
         return

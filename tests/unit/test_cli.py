@@ -28,8 +28,8 @@ from embedcache.corpus.sources import FORMATS
 from embedcache.errors import StorageError
 from embedcache.share.read_through import RemoteOptions
 from embedcache.store.containers import STORE_KINDS
-from embedcache.teacher.aliases import ALIASES
 from embedcache.teacher.options import EncodeOptions, TeacherOptions
+from embedcache.teacher.resolve import ALIASES
 from embedcache.testing import sentences
 from embedcache.views.plan import ViewOptions
 

@@ -75,19 +75,6 @@ def test_vectors_are_those_of_sentence_transformers(
     assert found.truncated.tolist() == [length > 64 for length in whole]
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"prompt": PROMPT}, {"pooling": "cls"}, {"pooling": "last"}, {"pooling": "pooler"}, {"max_length": 9}],
-    ids=str,
-)
-def test_the_settings_of_a_teacher_are_encoded_with(plain_teacher: Path, settings: dict[str, Any]) -> None:
-    teacher = load_teacher(plain_teacher, device="cpu", **{"pooling": "mean", **settings})
-    wanted = teacher.model.encode(TEXTS, prompt=settings.get("prompt"))
-    np.testing.assert_allclose(encode_texts(teacher, TEXTS), wanted, atol=1e-5)
-    usual = load_teacher(plain_teacher, device="cpu", pooling="mean").model.encode(TEXTS)
-    assert not np.allclose(wanted, usual, atol=1e-2)
-
-
 def test_a_prompt_can_be_left_out_of_the_pooling(tiny_teacher: Path) -> None:
     teacher = load_teacher(tiny_teacher, prompt=PROMPT, device="cpu")
     included = encode_texts(teacher, TEXTS)
@@ -280,15 +267,6 @@ def test_special_tokens_can_be_left_out(loaded_teacher: Teacher) -> None:
     assert rows_of(bare([*TEXTS, ""])) == [row[1:-1] for row in rows_of(framed([*TEXTS, ""]))]
     # The whole length is for the text's own tokens.
     assert FastTokenizer(tokenizer, 7, special_tokens=False)(["the red cat " * 9]).lengths.tolist() == [7]
-
-
-def test_the_fingerprint_is_that_of_the_ids(loaded_teacher: Teacher) -> None:
-    tokenizer = loaded_teacher.model.tokenizer
-    settings: list[tuple[Any, ...]] = [(64,), (63,), (64, "q"), (0,)]
-    prints = {FastTokenizer(tokenizer, *one).fingerprint for one in settings}
-    prints.add(FastTokenizer(tokenizer, 0, special_tokens=False).fingerprint)
-    assert len(prints) == 5
-    assert FastTokenizer(tokenizer, 64).fingerprint in prints
 
 
 @pytest.mark.parametrize("difference", ["texts", "types", "none"])

@@ -13,8 +13,8 @@ from distill.errors import StudentError
 from distill.students.aliases import STUDENTS
 from distill.students.initialise import from_teacher_layers, parse_layers
 from distill.students.student import build_student, count_parameters, forward, without_head
-from embedcache.teacher.aliases import ALIASES
 from embedcache.teacher.load import load_teacher
+from embedcache.teacher.resolve import ALIASES
 from embedcache.testing import tiny_encoder
 
 pytest_plugins = ["distill_fixtures"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,13 @@ import huggingface_hub
 import numpy as np
 import pytest
 import torch
-from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
+from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
 from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense
+from sentence_transformers.sentence_transformer.modules import Pooling
 
 from embedcache.errors import TeacherError
-from embedcache.teacher.aliases import ALIASES, Alias
 from embedcache.teacher.load import POOLINGS, Teacher, load_teacher
 from embedcache.teacher.model_folder import (
     architecture_digest,
@@ -25,7 +27,7 @@ from embedcache.teacher.model_folder import (
     weight_files,
     weights_digest,
 )
-from embedcache.teacher.resolve import resolve
+from embedcache.teacher.resolve import ALIASES, Alias, resolve
 from embedcache.testing import encode_texts, sentences, tiny_encoder
 
 TEXTS = sentences(12)
@@ -89,13 +91,6 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     return found
 
 
-def test_aliases_name_the_pooling_and_prompt_that_their_folders_do_not() -> None:
-    assert ALIASES["simcse-roberta-large"].pooling == ALIASES["simcse-bert-base"].pooling == "pooler"
-    assert ALIASES["unsup-simcse-roberta-large"].pooling == ALIASES["unsup-simcse-bert-base"].pooling == "cls"
-    assert ALIASES["e5-small"].prompt == "query: "
-    assert {alias.pooling for alias in ALIASES.values()} - {None} <= set(POOLINGS)
-
-
 def test_an_alias_wins_over_a_folder_of_its_name(
     tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,23 +121,16 @@ def test_a_hub_id_is_downloaded_at_its_revision_without_code_and_pickles_only_if
 def test_an_unknown_name_is_refused_without_asking_the_hub(
     spec: str, tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "here").mkdir()
-    (tmp_path / "here" / "file").touch()
-    monkeypatch.chdir(tmp_path / "here")
-    with pytest.raises(TeacherError, match="file" if spec == "file" else "minilm-l6"):
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TeacherError, match="minilm-l6"):
         resolve(spec)
     assert hub.calls == []
 
 
 @pytest.mark.parametrize(
     "error",
-    [
-        LocalEntryNotFoundError("Cannot reach the hub.\nAnd much more text."),
-        OfflineModeIsEnabled("offline"),
-        ValueError("not a repo id"),
-        OSError("disk"),
-        huggingface_hub.errors.HTTPError("x"),
-    ],
+    [LocalEntryNotFoundError("Cannot reach the hub.\nAnd more."), OSError("disk"), HTTPError("x")],
     ids=lambda error: type(error).__name__,
 )
 def test_a_failed_download_is_one_error_in_one_line(
@@ -153,10 +141,9 @@ def test_a_failed_download_is_one_error_in_one_line(
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(TeacherError, match=r"org/model [^\n]*$"):
-        resolve("org/model")
-    with pytest.raises(TeacherError, match=r"embedcache\[minilm\]"):
-        resolve("minilm-l6")
+    for spec in ("org/model", "minilm-l6"):
+        with pytest.raises(TeacherError, match=r"embedcache\[minilm\][^\n]*$"):
+            resolve(spec)
 
 
 def test_an_installed_package_serves_an_alias_offline(
@@ -166,7 +153,9 @@ def test_an_installed_package_serves_an_alias_offline(
     (package / "model").mkdir(parents=True)
     (package / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(ALIASES, "packaged", Alias("org/packaged", 8, None, "MIT", module="packaged_weights"))
+    monkeypatch.setitem(
+        ALIASES, "packaged", Alias("org/packaged", 8, "mean", "MIT", module="packaged_weights")
+    )
     assert (resolve("packaged").name, resolve("packaged").folder) == ("packaged", package / "model")
     assert hub.calls == []
     assert resolve("packaged@v1").folder == hub.folder
@@ -192,29 +181,17 @@ def test_weights_are_the_same_in_every_container_and_place(folder: Path) -> None
     assert weights_digest(folder) == (digest, names)
 
 
-def smallest_change(state: State) -> State:
-    name = "encoder.layer.1.output.dense.bias"
-    changed = state[name].clone()
-    changed[-1] = torch.nextafter(changed[-1], torch.tensor(9.0))
-    return {**state, name: changed}
-
-
-POOLER = "pooler.dense.bias"
-CHANGES: dict[str, Any] = {
-    "one bit": smallest_change,
-    "name": lambda state: {("x" if name == POOLER else name): value for name, value in state.items()},
-    "missing": lambda state: {name: value for name, value in state.items() if name != POOLER},
-    "dtype": lambda state: {**state, POOLER: state[POOLER].double()},
-    "shape": lambda state: {**state, POOLER: state[POOLER][None]},
-    "bfloat16": lambda state: {name: value.bfloat16() for name, value in state.items()},
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_any_change_of_the_tensors_is_seen(folder: Path, change: str) -> None:
-    digest, _ = weights_digest(folder)
-    store(folder, CHANGES[change](state_of(folder)))
-    assert weights_digest(folder)[0] != digest
+def test_any_change_of_the_tensors_is_seen(folder: Path) -> None:
+    state, name = state_of(folder), "pooler.dense.bias"
+    bias = state.pop(name)
+    nudged = bias.clone()
+    nudged[-1] = torch.nextafter(bias[-1], torch.tensor(9.0))
+    changes = [{name: value} for value in (nudged, bias.double(), bias.bfloat16(), bias[None])]
+    digests = {weights_digest(folder)[0]}
+    for change in [*changes, {"x": bias}, {}]:
+        store(folder, state | change)
+        digests.add(weights_digest(folder)[0])
+    assert len(digests) == 7
 
 
 def test_weights_of_later_modules_count_and_exports_do_not(folder: Path) -> None:
@@ -225,14 +202,6 @@ def test_weights_of_later_modules_count_and_exports_do_not(folder: Path) -> None
         save_file({"x": torch.zeros(1)}, folder / name / "model.safetensors")
     assert [path.parent.name for path in weight_files(folder)] == ["model", "2_Dense"]
     assert weights_digest(folder)[0] != digest
-
-
-@pytest.mark.parametrize("keep", [0, 4, 100, -8])
-def test_damaged_safetensors_are_found(folder: Path, keep: int) -> None:
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(TeacherError, match=r"model\.safetensors"):
-        weights_digest(folder)
 
 
 class Evil:
@@ -264,11 +233,7 @@ def test_a_pickle_of_tensors_is_read_and_one_with_code_is_refused_and_not_run(
     assert marker.exists()  # so the file was dangerous
 
 
-@pytest.mark.parametrize(
-    "content",
-    [[torch.zeros(1)], {"state": {"a": torch.zeros(1)}}, {"epoch": 3}, b"", b"PK\x03\x04" + bytes(50)],
-    ids=["list", "nested", "number", "empty", "zip"],
-)
+@pytest.mark.parametrize("content", [[torch.zeros(1)], {"a": {"b": torch.zeros(1)}}, b""], ids=range(3))
 def test_a_pickle_of_other_things_is_refused(plain: Path, content: object) -> None:
     (plain / "model.safetensors").unlink()
     path = plain / "pytorch_model.bin"
@@ -331,11 +296,6 @@ def test_the_contract_of_a_folder_does_not_depend_on_its_place(
     assert (moved.contract, moved.name, load(folder, name="named").name) == (contract, "model", "named")
 
 
-def test_other_weights_are_another_teacher(tmp_path: Path, loaded_teacher: Teacher) -> None:
-    other = load(tiny_encoder(tmp_path / "tiny", seed=1)).contract
-    assert set(loaded_teacher.contract.differences(other)) == {"weights"}
-
-
 def test_a_teacher_is_frozen_and_its_dropout_off(folder: Path) -> None:
     edit(folder / "config.json", hidden_dropout_prob=0.5, attention_probs_dropout_prob=0.5)
     teacher = load(folder)
@@ -347,10 +307,9 @@ def test_a_teacher_is_frozen_and_its_dropout_off(folder: Path) -> None:
     assert not torch.equal(*noisy)  # so there was dropout to switch off
 
 
-def test_every_pooling_is_another_teacher_and_computed_as_its_name_says(plain: Path) -> None:
+def test_every_pooling_is_computed_as_its_name_says(plain: Path) -> None:
     text = "the red cat sleeps"
-    found = {pooling: load(plain, pooling=pooling) for pooling in POOLINGS}
-    inner = found["mean"].model[0]
+    inner = load(plain, pooling="mean").model[0]
     features = inner.preprocess([text])
     with torch.no_grad():
         output = inner.model(**{k: v for k, v in features.items() if isinstance(v, torch.Tensor)})
@@ -362,34 +321,23 @@ def test_every_pooling_is_another_teacher_and_computed_as_its_name_says(plain: P
         "last": ("lasttoken", states[-1]),
         "pooler": ("pooler", output.pooler_output[0].numpy()),
     }
+    assert expected.keys() == POOLINGS.keys()
     for pooling, (word, vector) in expected.items():
-        assert found[pooling].contract.pooling == word
-        np.testing.assert_allclose(encode_texts(found[pooling], [text])[0], vector, atol=1e-5)
-    del found["cls-before-pooler"]
-    for one, two in combinations(found.values(), 2):
-        assert set(one.contract.differences(two.contract)) == {"pooling"}
+        teacher = load(plain, pooling=pooling)
+        assert teacher.contract.pooling == word
+        np.testing.assert_allclose(encode_texts(teacher, [text])[0], vector, atol=1e-5)
 
 
-def test_the_pooling_of_a_sentence_transformers_folder_can_be_overridden(
-    folder: Path, loaded_teacher: Teacher
-) -> None:
-    changed = load(folder, pooling="cls")
-    assert loaded_teacher.contract.differences(changed.contract) == {"pooling": ("mean", "cls")}
-    assert not np.allclose(encode_texts(changed, TEXTS), encode_texts(loaded_teacher, TEXTS), atol=0.05)
-
-
-def test_a_pooler_without_weights_is_refused(plain: Path) -> None:
+def test_a_plain_folder_needs_a_pooling_and_a_pooler_its_weights(plain: Path) -> None:
     store(plain, {name: value for name, value in state_of(plain).items() if not name.startswith("pooler.")})
-    with pytest.raises(TeacherError, match="pooler"):
-        load(plain, pooling="pooler")
+    for pooling, named in ((None, r"--pooling mean\|"), ("pooler", "no pooler weights")):
+        with pytest.raises(TeacherError, match=named):
+            load(plain, pooling=pooling)
     assert load(plain, pooling="mean").contract.pooling == "mean"
 
 
-@pytest.mark.parametrize("pooling", [None, "pooler"])
 @pytest.mark.parametrize("place", ["modules.json", "auto_map", "0_Transformer"])
-def test_code_of_the_folder_is_refused_and_not_run(
-    folder: Path, tmp_path: Path, place: str, pooling: str | None
-) -> None:
+def test_code_of_the_folder_is_refused_and_not_run(folder: Path, tmp_path: Path, place: str) -> None:
     marker = tmp_path / "marker"
     (folder / "evil.py").write_text(f"open({str(marker)!r}, 'w')\nclass Module: pass\n")
     inner = in_older_layout(folder) if place == "0_Transformer" else folder
@@ -398,12 +346,14 @@ def test_code_of_the_folder_is_refused_and_not_run(
     else:
         edit(inner / "config.json", auto_map={"AutoModel": "evil.Module"})
     with pytest.raises(TeacherError, match="--trust-remote-code"):
-        load(folder, pooling=pooling)
+        load(folder)
     assert not marker.exists()
 
 
-@pytest.mark.parametrize("inner", [False, True])
-@pytest.mark.parametrize("changes", [{"num_hidden_layers": 3}, {"intermediate_size": 48}], ids=str)
+@pytest.mark.parametrize(
+    ("changes", "inner"),
+    [({"num_hidden_layers": 3}, False), ({"num_hidden_layers": 3}, True), ({"intermediate_size": 48}, False)],
+)
 def test_weights_of_another_config_are_refused(folder: Path, changes: dict[str, int], inner: bool) -> None:
     edit((in_older_layout(folder) if inner else folder) / "config.json", **changes)
     with pytest.raises(TeacherError, match=r"no weights for 16|cannot load"):
@@ -413,15 +363,15 @@ def test_weights_of_another_config_are_refused(folder: Path, changes: dict[str, 
 DAMAGES: dict[str, Any] = {
     "no model": lambda folder: shutil.rmtree(folder) or folder.mkdir(),
     "no weights": lambda folder: (folder / "model.safetensors").unlink(),
+    "half the weights": lambda folder: os.truncate(folder / "model.safetensors", 4000),
+    "no header": lambda folder: os.truncate(folder / "model.safetensors", 0),
     "modules.json {": lambda folder: (folder / "modules.json").write_text("{"),
     "modules.json [1]": lambda folder: (folder / "modules.json").write_text("[1]"),
     "modules.json missing folder": lambda folder: edit_module(folder, 0, path="0_Missing"),
     "modules.json ..": lambda folder: edit_module(folder, 0, path=".."),
     "modules.json /": lambda folder: edit_module(folder, 0, path="/"),
-    "modules.json 3": lambda folder: edit_module(folder, 0, path=3),
     "config.json {": lambda folder: (folder / "config.json").write_text("{"),
     "config.json []": lambda folder: (folder / "config.json").write_text("[]"),
-    "pooling []": lambda folder: (folder / "1_Pooling" / "config.json").write_text("[]"),
     "pooling {}": lambda folder: (folder / "1_Pooling" / "config.json").write_text("{}"),
     "pooling x": lambda folder: edit(folder / "1_Pooling" / "config.json", embedding_dimension="x"),
 }
@@ -442,9 +392,8 @@ def test_a_damaged_folder_is_one_error(folder: Path, damage: str) -> None:
         ({"max_length": 0}, "--max-length 0"),
         ({"truncate_dim": 17}, "16 dimensions"),
         ({"truncate_dim": 0}, "--truncate-dim 0"),
-        ({"truncate_dim": -1}, "--truncate-dim -1"),
         ({"device": "abacus"}, "abacus"),
-        *(({"name": name}, "--teacher-name") for name in ("", "a/b", "../x", ".hidden", "a b")),
+        *(({"name": name}, "--teacher-name") for name in ("", "a/b", ".hidden")),
     ],
     ids=str,
 )
@@ -455,47 +404,52 @@ def test_settings_that_the_teacher_cannot_have_are_refused(
         load_teacher(tiny_teacher, **settings)
 
 
-def test_a_plain_folder_needs_a_pooling(plain_teacher: Path) -> None:
-    with pytest.raises(TeacherError, match=r"--pooling mean\|"):
-        load(plain_teacher)
+def vectors_with(folder: Path, settings: dict[str, Any]) -> np.ndarray:
+    """Vectors by sentence-transformers itself."""
+    model = SentenceTransformer(str(folder), device="cpu")
+    if "pooling" in settings:
+        model[1] = Pooling(16, settings["pooling"])
+    if "normalize" in settings:
+        del model[2]
+    model.max_seq_length = settings.get("max_length", 64)
+    found = model.encode(TEXTS, prompt=settings.get("prompt"), truncate_dim=settings.get("truncate_dim"))
+    return np.asarray(found)
 
 
-def test_max_length_cuts_and_is_part_of_the_contract(folder: Path, loaded_teacher: Teacher) -> None:
-    short = load(folder, max_length=6)
-    assert loaded_teacher.contract.differences(short.contract) == {"max_length": (64, 6)}
-    texts = ["the red cat", "the red cat sleeps under a small old house today"]
-    same, cut = np.abs(encode_texts(short, texts) - encode_texts(loaded_teacher, texts)).max(axis=1)
-    assert same < 1e-6
-    assert cut > 1e-2
+@pytest.mark.parametrize(
+    ("settings", "differences"),
+    [
+        ({"pooling": "cls"}, {"pooling": ("mean", "cls")}),
+        ({"max_length": 6}, {"max_length": (64, 6)}),
+        ({"prompt": "the bird: "}, {"prompt": ("", "the bird: ")}),
+        ({"truncate_dim": 5}, {"truncate_dim": (None, 5), "dimension": (16, 5)}),
+        ({"normalize": False}, {"normalize": (True, False)}),
+    ],
+    ids=["pooling", "max_length", "prompt", "truncate_dim", "normalize"],
+)
+def test_a_setting_changes_the_vectors_and_its_field_of_the_contract(
+    folder: Path, loaded_teacher: Teacher, settings: dict[str, Any], differences: dict[str, Any]
+) -> None:
+    changed = load(folder, **settings)
+    assert loaded_teacher.contract.differences(changed.contract) == differences
+    found = encode_texts(changed, TEXTS)
+    np.testing.assert_allclose(found, vectors_with(folder, settings), atol=1e-5)
+    usual = vectors_with(folder, {})[:, : found.shape[1]]
+    assert np.allclose(found, usual, atol=1e-2) == ("truncate_dim" in settings)
 
 
-def test_a_prompt_changes_vectors_and_contract(folder: Path, loaded_teacher: Teacher) -> None:
-    prompted = load(folder, prompt="the bird: ")
-    assert loaded_teacher.contract.differences(prompted.contract) == {"prompt": ("", "the bird: ")}
-    by_hand = encode_texts(loaded_teacher, ["the bird: " + text for text in TEXTS])
-    np.testing.assert_allclose(encode_texts(prompted, TEXTS), by_hand, atol=1e-5)
+def test_a_models_own_prompt_is_the_default(folder: Path) -> None:
     edit(folder / "config_sentence_transformers.json", prompts={"q": "query: "}, default_prompt_name="q")
     prompts = [load(folder, prompt=prompt).contract.prompt for prompt in (None, "", "x ")]
     assert prompts == ["query: ", "", "x "]
 
 
-def test_truncated_dimensions_are_the_leading_ones(folder: Path, loaded_teacher: Teacher) -> None:
-    teacher = load(folder, truncate_dim=5)
-    differences = loaded_teacher.contract.differences(teacher.contract)
-    assert differences == {"truncate_dim": (None, 5), "dimension": (16, 5)}
-    found = encode_texts(teacher, TEXTS)
-    np.testing.assert_allclose(found, encode_texts(loaded_teacher, TEXTS)[:, :5], atol=1e-6)
-    np.testing.assert_allclose(found, teacher.model.encode(TEXTS), atol=1e-5)
-
-
-@pytest.mark.parametrize("own", [True, False])
-def test_normalisation_can_be_put_on_and_taken_off(tmp_path: Path, own: bool) -> None:
-    folder = tiny_encoder(tmp_path / "model", normalize=own)
-    raw, unit = load(folder, normalize=False), load(folder, normalize=True)
-    assert load(folder).contract == (unit if own else raw).contract != (raw if own else unit).contract
+def test_vectors_can_be_scaled_to_length_one(tmp_path: Path) -> None:
+    folder = tiny_encoder(tmp_path / "model", normalize=False)
+    raw, unit = load(folder), load(folder, normalize=True)
+    assert raw.contract.differences(unit.contract) == {"normalize": (False, True)}
     vectors = encode_texts(raw, TEXTS)
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    assert not np.allclose(lengths, 1, atol=0.1)
     np.testing.assert_allclose(vectors / lengths, encode_texts(unit, TEXTS), atol=1e-6)
 
 
@@ -503,8 +457,6 @@ def test_normalisation_can_be_put_on_and_taken_off(tmp_path: Path, own: bool) ->
 def test_modules_after_the_pooling_are_part_of_the_contract(
     plain: Path, tmp_path: Path, pooling: str | None
 ) -> None:
-    from sentence_transformers.base.modules import Dense
-
     model = load(plain, pooling="mean").model
     model.append(Dense(16, 6))
     model.max_seq_length = 9
