@@ -39,15 +39,9 @@ from embedcache.testing import fake_teacher
 
 ID, OTHER_ID = fake_teacher(8).contract.id, fake_teacher(8, seed=4).contract.id
 D = "ab" * 32
-SHARD, PART, CORPUS, RECIPE = (
-    r"/shards/",
-    r"^corpora/corpus/[0-9a-f]{64}",
-    "corpus/corpus.json",
-    "recipe.json",
-)
+SHARD, PART, CORPUS, RECIPE = "/shards/", r"^corpora/corpus/[0-9a-f]{64}", "corpus/corpus.json", "recipe.json"
 
-Remote = Path
-Attack = Callable[[Remote], object]
+Attack = Callable[[Path], object]
 
 
 @pytest.fixture(scope="module")
@@ -85,10 +79,6 @@ def aside(remote: Path, name: str) -> Path:
     return remote.parents[2] / f"{remote.parents[1].name}-{name}"
 
 
-def test_the_honest_remote_is_pulled(remote: Path) -> None:
-    assert pull(remote.parent / "cache", str(remote)).vectors == {"fake": 100}
-
-
 # What may be wrong with a manifest
 
 
@@ -103,9 +93,14 @@ def changed(change: Callable[[dict[str, Any]], object]) -> Attack:
     return do
 
 
-def file(**fields: object) -> Attack:
-    """Change fields of the last file in the manifest, a shard."""
-    return changed(lambda value: value["files"][-1].update(fields))
+def fields(**fields: object) -> Attack:
+    """Change fields of the manifest."""
+    return changed(lambda value: value.update(fields))
+
+
+def shard(**fields: object) -> Attack:
+    """Change fields of a shard in the manifest."""
+    return lambda remote: edit(remote, SHARD, lambda file: file.update(fields))
 
 
 def added(path: str, data: bytes = b"evil") -> Attack:
@@ -118,50 +113,44 @@ def added(path: str, data: bytes = b"evil") -> Attack:
     return do
 
 
-def raw(data: bytes) -> Attack:
-    return lambda remote: put_manifest(remote, data)
+def without(pattern: str) -> Attack:
+    """Leave files out of the manifest."""
+    return changed(
+        lambda value: value.update(files=[f for f in value["files"] if not re.search(pattern, f["path"])])
+    )
 
 
+# fmt: off
 PATHS = [
-    *(
-        "../outside",
-        "/outside",
-        "",
-        "C:\\x",
-        ".tmp-x",
-        "cache.json",
-        "quarantine/x",
-        f"derived/models/{ID}.json",
-    ),
-    *(f"teachers/{ID}/../../../outside", f"teachers/{ID}/shards/{D}.arrow/../../x", "corpora/../corpus.json"),
-    *(f"teachers/{ID}/shards/{D}.arrow\n", f"teachers/{ID}/vectors.mdb", f"teachers/{ID[:-1]}/contract.json"),
-    *(f"teachers/{ID}/names/.hidden.json", f"teachers/{ID}/modeling.py", "corpora/x\0/corpus.json"),
+    "../outside", "/outside", "", "C:\\x", ".tmp-x", "cache.json", f"derived/models/{ID}.json",
+    f"teachers/{ID}/../../../outside", f"teachers/{ID}/shards/{D}.arrow/../../x", "corpora/../corpus.json",
+    f"teachers/{ID}/shards/{D}.arrow\n", f"teachers/{ID}/vectors.mdb", f"teachers/{ID[:-1]}/contract.json",
+    f"teachers/{ID}/names/.hidden.json", f"teachers/{ID}/modeling.py", "corpora/x\0/corpus.json",
     "corpora/corpus/views/original/corpus.json",
 ]
+RAW = [
+    b"", b"[]", b"\xff\xfe", b'{"files":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    b'{"version":' + b"9" * 5000 + b"}", b'{"files":[],"version":1e999,"when":"2026-01-31T12:00:00Z"}',
+]
+# fmt: on
 MANIFESTS: dict[str, Attack] = {
     **{f"path {path!r}"[-40:]: added(path) for path in PATHS},
-    "older version": changed(lambda value: value.update(version=1)),
-    "unknown field": changed(lambda value: value.update(more=1)),
+    **{f"raw {data[:10]!r}": lambda remote, data=data: put_manifest(remote, data) for data in RAW},  # type: ignore[misc]
+    "older version": fields(version=1),
+    "unknown field": fields(more=1),
     "no files": changed(lambda value: value.pop("files")),
-    "files of another type": changed(lambda value: value.update(files={})),
-    "time": changed(lambda value: value.update(when="yesterday")),
-    "long message": changed(lambda value: value.update(message="x" * 5000)),
+    "time": fields(when="yesterday"),
+    "long message": fields(message="x" * 5000),
     "negative rows": changed(lambda value: value["corpora"][0].update(rows=-1)),
-    "negative bytes": file(bytes=-5),
-    "true bytes": file(bytes=True),
-    "endless bytes": file(bytes=1 << 60),
-    "no digest": file(sha256="x"),
-    "digest of another path": file(sha256=D),
-    "unknown field of a file": file(extra=1),
-    "unknown codec": file(codec="zip"),
-    "no rows": file(rows=0),
+    "negative bytes": shard(bytes=-5),
+    "true bytes": shard(bytes=True),
+    "endless bytes": shard(bytes=1 << 60),
+    "no digest": shard(sha256="x"),
+    "digest of another path": shard(sha256=D),
+    "unknown field of a file": shard(extra=1),
+    "unknown codec": shard(codec="zip"),
+    "no rows": shard(rows=0),
     "rows of no shard": changed(lambda value: value["files"][0].update(rows=5)),
-    "empty": raw(b""),
-    "list": raw(b"[]"),
-    "deep": raw(b'{"files":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
-    "no text": raw(b"\xff\xfe"),
-    "infinite": raw(b'{"files":[],"version":1e999,"when":"2026-01-31T12:00:00Z"}'),
-    "long number": raw(b'{"version":' + b"9" * 5000 + b"}"),
     "name is not its digest": lambda remote: flip_middle(next((remote / "manifests").iterdir())),
 }
 
@@ -173,22 +162,17 @@ def test_a_manifest_that_is_wrong_is_refused_by_its_digest(remote: Path, name: s
     refused(remote, digest[:12], "--skip-manifest")
 
 
-def test_nothing_is_pushed_beside_a_manifest_that_is_wrong(remote: Path) -> None:
-    put_manifest(remote, b"{}")
-    with pytest.raises(RemoteError):
-        push(make_cache(aside(remote, "pusher")).folder, str(remote))
-
-
 def test_a_giant_manifest_is_not_read(remote: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("embedcache.share.manifest.MOST_MANIFEST_BYTES", 1000)
     refused(remote, "1,000 bytes")
 
 
-def test_a_refused_manifest_is_left_out_with_skip_manifest(remote: Path) -> None:
+def test_a_refused_manifest_stops_pushes_and_is_left_out_by_its_digest(remote: Path) -> None:
     digest = put_manifest(remote, b"{}", alone=False)
     refused(remote, digest[:12])
-    done = pull(remote.parent / "cache", str(remote), skip_manifests=[digest[:12]])
-    assert done.vectors == {"fake": 100}
+    with pytest.raises(RemoteError, match=digest[:12]):
+        push(make_cache(aside(remote, "pusher")).folder, str(remote))
+    assert pull(remote.parent / "cache", str(remote), skip_manifests=[digest[:12]]).vectors == {"fake": 100}
     for wrong in ("", "000000", digest[:3]):
         with pytest.raises(InputError):
             pull(remote.parent / "cache", str(remote), skip_manifests=[wrong])
@@ -197,18 +181,13 @@ def test_a_refused_manifest_is_left_out_with_skip_manifest(remote: Path) -> None
 # What may be wrong with an object
 
 
-def harmed(kind: str, change: Callable[[bytes], bytes]) -> Attack:
-    """Change the bytes of an object and nothing else."""
-
-    def do(remote: Path) -> None:
-        path = object_of(remote, kind)
-        path.write_bytes(change(path.read_bytes()))
-
-    return do
-
-
 def object_of(remote: Path, kind: str) -> Path:
     return objects_in(remote)[edit(remote, kind, lambda file: None)["sha256"]]
+
+
+def harmed(kind: str, change: Callable[[bytes], bytes]) -> Attack:
+    """Change the bytes of an object and nothing else."""
+    return lambda remote: object_of(remote, kind).write_bytes(change(object_of(remote, kind).read_bytes()))
 
 
 def instead(kind: str, make: Callable[[Path], object]) -> Attack:
@@ -222,18 +201,21 @@ def instead(kind: str, make: Callable[[Path], object]) -> Attack:
     return do
 
 
-def link_outside(path: Path) -> None:
-    path.symlink_to(path.parents[4] / "outside")
-
-
 def replaced(kind: str, change: Callable[[bytes], bytes]) -> Attack:
     """Give a file other bytes, and describe it so."""
     return lambda remote: replace_object(remote, kind, change)
 
 
-def told(**fields: object) -> Attack:
-    """Let the manifest lie about a shard."""
-    return lambda remote: edit(remote, SHARD, lambda file: file.update(fields))
+def resealed(kind: str, change: Callable[[dict[str, Any]], object]) -> Attack:
+    """Change a sealed document, seal it again, and describe it so."""
+
+    def other(data: bytes) -> bytes:
+        value = json.loads(data)
+        value.pop("sha256")
+        change(value)
+        return spelled_json(sealed(value))
+
+    return replaced(kind, other)
 
 
 def part_for_a_shard(remote: Path) -> None:
@@ -243,25 +225,13 @@ def part_for_a_shard(remote: Path) -> None:
 
 def shard_of_another(remote: Path) -> None:
     other = make_cache(aside(remote, "other"), TEXTS[:40], teacher=fake_teacher(8, seed=4))
-    shard = next(other.folder.glob("teachers/*/shards/*.arrow")).read_bytes()
-    replace_object(remote, SHARD, lambda data: shard)
+    data = next(other.folder.glob("teachers/*/shards/*.arrow")).read_bytes()
+    replace_object(remote, SHARD, lambda _: data)
 
 
 def another_id(value: dict[str, Any]) -> None:
     for entry in value["files"]:
         entry["path"] = entry["path"].replace(ID, OTHER_ID)
-
-
-def redescribed(remote: Path, kind: str, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change a sealed document and seal it again."""
-
-    def described(data: bytes) -> bytes:
-        value = json.loads(data)
-        value.pop("sha256")
-        change(value)
-        return spelled_json(sealed(value))
-
-    replace_object(remote, kind, described)
 
 
 def texts_of_others(remote: Path) -> None:
@@ -274,27 +244,17 @@ def texts_of_others(remote: Path) -> None:
         return bytes(part_bytes(0, columns, {"original": "large_string"}))
 
     path = replace_object(remote, PART, swapped)
-    redescribed(remote, CORPUS, lambda value: value["parts"][0].update(sha256=Path(path).stem))
+    resealed(CORPUS, lambda value: value["parts"][0].update(sha256=Path(path).stem))(remote)
 
 
 def view_of_other_rows(remote: Path) -> None:
     """Give the corpus a view of another one's rows, whose recipe names this corpus."""
     other = make_cache(aside(remote, "other"), TEXTS[100:150], views=["crop"])
     digest = json.loads(object_of(remote, CORPUS).read_bytes())["digest"]
-    changed(lambda value: value.update(files=[f for f in value["files"] if "views/" not in f["path"]]))(
-        remote
-    )
+    without("views/")(remote)
     for path in other.corpus().view("crop").folder.iterdir():
         added(f"corpora/corpus/views/crop/{path.name}", path.read_bytes())(remote)
-    redescribed(remote, RECIPE, lambda value: value.update(of=digest))
-
-
-def codebook(make: Callable[[Path], bytes]) -> Attack:
-    def do(remote: Path) -> None:
-        data = make(remote)
-        added(f"teachers/{ID}/codebooks/{put_object(remote, data)}.npy", data)(remote)
-
-    return do
+    resealed(RECIPE, lambda value: value.update(of=digest))(remote)
 
 
 class Evil:
@@ -307,31 +267,26 @@ class Evil:
         return Path.write_text, (self.target, "touched")
 
 
-def object_array(remote: Path) -> bytes:
-    stream = io.BytesIO()
-    np.save(stream, np.array([Evil(remote)], dtype=object), allow_pickle=True)
-    return stream.getvalue()
+def evil_codebook(is_array: bool) -> Attack:
+    """Add a codebook that is a pickle, or an array with one inside."""
 
+    def do(remote: Path) -> None:
+        stream = io.BytesIO()
+        np.save(stream, np.array([Evil(remote)], dtype=object), allow_pickle=True)
+        data = stream.getvalue() if is_array else pickle.dumps(Evil(remote))
+        added(f"teachers/{ID}/codebooks/{put_object(remote, data)}.npy", data)(remote)
 
-def without(pattern: str) -> Attack:
-    """Leave a file of the corpus out of the manifest."""
-    return changed(
-        lambda value: value.update(files=[f for f in value["files"] if not re.search(pattern, f["path"])])
-    )
+    return do
 
 
 TENSORS = (1 << 40).to_bytes(8, "little") + b"{}"
 OBJECTS: dict[str, Attack] = {
-    **{
-        f"cut {kind}": harmed(kind, lambda data: data[:-1])
-        for kind in (SHARD, PART, "contract.json", "names/")
-    },
-    "longer": harmed(SHARD, lambda data: data + b"x"),
+    **{f"cut {kind}": harmed(kind, lambda data: data[:-1]) for kind in (SHARD, PART, "contract.json")},
     "much longer": harmed(RECIPE, lambda data: data + bytes(8 << 20)),
     "flipped": harmed(RECIPE, lambda data: bytes([data[0] ^ 1]) + data[1:]),
     "empty": harmed(SHARD, lambda data: b""),
     "missing": instead(SHARD, lambda path: None),
-    "link outside": instead(SHARD, link_outside),
+    "link outside": instead(SHARD, lambda path: path.symlink_to(path.parents[4] / "outside")),
     "link to a device": instead(RECIPE, lambda path: path.symlink_to("/dev/zero")),
     "link to itself": instead(SHARD, lambda path: path.symlink_to(path)),
     "fifo": instead(SHARD, os.mkfifo),
@@ -343,21 +298,21 @@ OBJECTS: dict[str, Attack] = {
     "texts of others": texts_of_others,
     "empty description": replaced(CORPUS, lambda data: b"{}"),
     "deep description": replaced(CORPUS, lambda data: b"[" * 50_000),
-    "no fields": replaced(CORPUS, lambda data: spelled_json(sealed({"version": 2, "name": "corpus"}))),
+    "no fields": resealed(CORPUS, lambda value: value.pop("parts")),
     "empty recipe": replaced(RECIPE, lambda data: b"{}"),
     "recipe of another name": replaced(RECIPE, lambda data: data.replace(b'"crop"', b'"crap"')),
     "view of other rows": view_of_other_rows,
     "other contract": replaced("contract.json", lambda data: data.replace(b": 64", b": 65")),
     "contract under another id": changed(another_id),
     "broken seal": replaced("names/", lambda data: data.replace(b"fake", b"evil")),
-    "nested name": replaced("names/", lambda data: spelled_json(sealed({"spec": {"a": 1}}))),
-    "more rows": told(rows=41),
-    "another codec": told(codec="int8"),
-    "missing keys": told(keys="cd" * 32),
-    "more bytes": told(bytes=5),
-    "keys of others": lambda remote: told(keys=put_object(remote, bytes(16 * 40)))(remote),
-    "pickled codebook": codebook(lambda remote: pickle.dumps(Evil(remote))),
-    "codebook of objects": codebook(object_array),
+    "nested name": resealed("names/", lambda value: value.update(spec={"a": 1})),
+    "more rows": shard(rows=41),
+    "another codec": shard(codec="int8"),
+    "missing keys": shard(keys="cd" * 32),
+    "more bytes": shard(bytes=5),
+    "keys of others": lambda remote: shard(keys=put_object(remote, bytes(16 * 40)))(remote),
+    "pickled codebook": evil_codebook(is_array=False),
+    "codebook of objects": evil_codebook(is_array=True),
     "projection": added(f"teachers/{ID}/projection.safetensors", TENSORS),
     "token table": added(f"teachers/{ID}/token_embeddings.safetensors", TENSORS),
     "corpus without its description": without("^corpora/corpus/corpus.json"),
@@ -367,17 +322,12 @@ OBJECTS: dict[str, Attack] = {
 
 
 @pytest.mark.parametrize("name", OBJECTS)
-def test_what_is_not_what_it_should_be_never_enters(
-    remote: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
+def test_what_is_not_what_it_should_be_never_enters(remote: Path, name: str) -> None:
     OBJECTS[name](remote)
     refused(remote)
 
 
-@pytest.mark.parametrize(
-    "name", ["shard with zeros", "texts of others", "view without its files", "view of other rows"]
-)
+@pytest.mark.parametrize("name", ["shard with zeros", "texts of others", "view without its files"])
 def test_nothing_enters_a_cache_that_is_in_use(remote: Path, name: str) -> None:
     mine = make_cache(remote.parent / "cache", TEXTS[100:140], name="mine")
     before = content(mine.folder)
@@ -439,45 +389,48 @@ def test_only_signed_manifests_count(signed: tuple[Path, Path], tmp_path: Path) 
     push(make_cache(tmp_path / "more", TEXTS[120:], name="more").folder, str(remote))
     # Even one that cannot be used does not matter.
     put_manifest(remote, b"{}", alone=False)
-    pull(tmp_path / "mine", str(remote), require_signature=public)
+    _, other = make_key(tmp_path, "bob")
+    keys = tmp_path / "keys"
+    keys.write_bytes(b"# team\n\n" + other.read_bytes() + b"\n" + public.read_bytes() + b"\n")
+    pull(tmp_path / "mine", str(remote), require_signature=keys)
     assert content(tmp_path / "mine") == content(tmp_path / "ann-cache")
+    with pytest.raises(RemoteError, match="signed by SHA256:"):
+        pull(tmp_path / "none", str(remote), require_signature=other)
 
 
-@pytest.mark.parametrize("how", ["unsigned", "another key", "forged", "of another manifest", "nonsense"])
+def nonsense(path: Path) -> None:
+    path.write_bytes(b"[" * 4000)
+
+
+def forged(path: Path) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), "signature": "00" * 64}))
+
+
+def of_another_key(path: Path) -> None:
+    """Put Mallory's signature in the place of Ann's."""
+    remote, folder = path.parents[2], path.parents[3]
+    shutil.rmtree(remote)
+    push(folder / "ann-cache", str(remote), sign=make_key(folder, "mallory")[0])
+    (other,) = remote.glob("signatures/*/*.json")
+    other.rename(other.with_name(path.name))
+
+
+def of_another_manifest(path: Path) -> None:
+    remote = path.parents[2]
+    digest = put_manifest(remote, {**manifests_of(remote)[0], "by": "Mallory"})
+    path.parent.rename(path.parent.with_name(digest))
+
+
+@pytest.mark.parametrize("attack", [Path.unlink, nonsense, forged, of_another_key, of_another_manifest])
 def test_manifests_without_a_right_signature_are_refused(
-    signed: tuple[Path, Path], tmp_path: Path, how: str
+    signed: tuple[Path, Path], tmp_path: Path, attack: Attack
 ) -> None:
     remote, public = signed
-    (path,) = remote.glob("signatures/*/*.json")
-    if how == "unsigned":
-        shutil.rmtree(remote / "signatures")
-    elif how == "another key":
-        private, _ = make_key(tmp_path, "mallory")
-        shutil.rmtree(remote)
-        push(tmp_path / "ann-cache", str(remote), sign=private)
-        # Mallory's signature in the place of Ann's.
-        (other,) = remote.glob("signatures/*/*.json")
-        other.rename(other.with_name(path.name))
-    elif how == "forged":
-        path.write_text(json.dumps({**json.loads(path.read_bytes()), "signature": "00" * 64}))
-    elif how == "of another manifest":
-        digest = put_manifest(remote, {**manifests_of(remote)[0], "by": "Mallory"})
-        path.parent.rename(path.parent.with_name(digest))
-    else:
-        path.write_bytes(b"[" * 4000)
+    attack(next(remote.glob("signatures/*/*.json")))
     for dry_run in (True, False):
         with pytest.raises(RemoteError, match="signed by SHA256:"):
             pull(tmp_path / "mine", str(remote), require_signature=public, dry_run=dry_run)
     assert not (tmp_path / "mine").exists()
-
-
-def test_a_file_of_several_keys(signed: tuple[Path, Path], tmp_path: Path) -> None:
-    remote, public = signed
-    _, other = make_key(tmp_path, "bob")
-    (tmp_path / "keys").write_bytes(b"# team\n\n" + other.read_bytes() + b"\n" + public.read_bytes() + b"\n")
-    assert pull(tmp_path / "mine", str(remote), require_signature=tmp_path / "keys").files
-    with pytest.raises(RemoteError, match="signed by"):
-        pull(tmp_path / "mine", str(remote), require_signature=other)
 
 
 @pytest.mark.parametrize("line", [b'command="sh" %s', b"%s\nssh-rsa AAAA x", b"", b"# %s", b"nonsense"])
@@ -489,9 +442,6 @@ def test_key_files_with_anything_else_are_refused(
     for keys in ("keys", "ann", "none"):
         with pytest.raises(InputError):
             pull(tmp_path / "mine", str(remote), require_signature=tmp_path / keys)
-
-
-def test_a_public_key_does_not_sign(signed: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="private"):
-        push(tmp_path / "ann-cache", str(tmp_path / "new"), sign=signed[1])
+        push(tmp_path / "ann-cache", str(tmp_path / "new"), sign=public)
     assert not (tmp_path / "new").exists()
