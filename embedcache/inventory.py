@@ -36,7 +36,6 @@ class Kind(str, Enum):
     CODEBOOK = "codebook"
     TABLE = "token embeddings"
     PROJECTION = "projection"
-    QUARANTINED = "quarantined file"
     DERIVED = "derived file"
     LEFTOVER = "unfinished write"
     UNKNOWN = "unknown file"
@@ -63,7 +62,6 @@ _PLACES = {
     Kind.CODEBOOK: rf"{_TEACHER}/codebooks/{_ID}\.npy",
     Kind.TABLE: rf"{_TEACHER}/token_embeddings\.safetensors",
     Kind.PROJECTION: rf"{_TEACHER}/projection\.safetensors",
-    Kind.QUARANTINED: rf"{QUARANTINE}/.*",
     Kind.DERIVED: rf"{DERIVED}/.*",
 }
 _RULES = [(kind, re.compile(rule, re.DOTALL)) for kind, rule in _PLACES.items()]

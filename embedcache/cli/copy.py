@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @many("--corpus", "corpora", "NAME[=NEW]", "Copy this corpus, and vectors of its texts only.")
 @named("--where", "SQL", "Copy rows for which this holds, and vectors of their texts.")
 @choice("--codec", CODEC_NAMES, "Codec of the copy.  [default: unchanged]")
-@choice("--store", STORE_KINDS, "Store of the copy.  [default: unchanged]")
+@choice("--store", STORE_KINDS, "Store of the copy.  [default: as DST, else arrow]")
 @count("--shard-rows", "Write full shards of N rows.")
 @click.option(
     "--prefer",

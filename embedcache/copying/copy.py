@@ -29,9 +29,6 @@ from embedcache.store import ShardStore
 from embedcache.teacher.options import LOGITS
 from embedcache.teacher.token_table import TokenTable, table_path
 
-_LEAST_DIGITS = 6
-"""Digits of a contract id that select a teacher."""
-
 Names = Mapping[str, Mapping[str, str]]
 """Name of a teacher -> origin of its model."""
 
@@ -134,8 +131,8 @@ def copy(
     if not dry_run:
         cache = Cache.create(folder)
         for contract, plan in plans.items():
-            kind = options.store or _kind([cache, *caches], contract)
-            store, codebooks = cache.store(contract, kind=kind), cache.teacher_folder(contract) / "codebooks"
+            store = cache.store(contract, kind=options.store)
+            codebooks = cache.teacher_folder(contract) / "codebooks"
             _write_teacher(cache, contract, teachers[contract], caches)
             worst[contract] = write_vectors(plan, store, codebooks, progress)
         # Last: a corpus that is listed should find its vectors.
@@ -171,12 +168,7 @@ def _choose_teachers(
     names = dict.fromkeys(one.name for _, one in found)
     for spec in options.teachers or names:
         selected, _, new = spec.partition("=")
-        is_id = len(selected) >= _LEAST_DIGITS
-        matches = [
-            (cache, one)
-            for cache, one in found
-            if one.name == selected or (is_id and one.contract.id.startswith(selected))
-        ]
+        matches = [(cache, one) for cache, one in found if selected in (one.name, one.contract.id[:12])]
         if not matches:
             raise InputError(f"--teacher {spec}: not in the sources (found: {', '.join(names) or 'none'})")
         for cache, teacher in matches:
@@ -214,9 +206,3 @@ def _write_teacher(cache: Cache, contract: Contract, names: Names, sources: Sequ
             cache.remember_model(contract, note)
     for name, origin in names.items():
         cache.register_teacher(name, contract, dict(origin))
-
-
-def _kind(caches: Sequence[Cache], contract: Contract) -> str | None:
-    """Return the kind of store of the first cache that holds vectors of a contract."""
-    containers = (cache.container(contract) for cache in caches)
-    return next((container.kind for container in containers if container.names()), None)

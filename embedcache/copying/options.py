@@ -17,12 +17,12 @@ class CopyOptions:
     """Part of the sources that is copied, and its form.
 
     Attributes:
-        teachers: teachers, by name or contract id, ``NAME=NEW`` to rename; default: all.
+        teachers: teachers, by name or 12 digits of the contract id, ``NAME=NEW`` to rename; default: all.
         corpora: corpora, with the vectors of their texts only, ``NAME[=NEW]``; default: all corpora
             and all vectors.
         where: SQL expression; only rows for which it holds are copied, with the vectors of their texts.
         codec: codec of the copy; vectors in a coarser one stay as they are. Default: no change.
-        store: ``arrow`` or ``lmdb``; default: as the target, else as the first source.
+        store: ``arrow`` or ``lmdb``; default: as the target, else ``arrow``.
         shard_rows: rows of a full shard; shards of other sizes are written again. Default: no change.
         prefer: ``FIRST`` or ``LAST``, the source whose vectors are kept in a conflict within one codec.
     """

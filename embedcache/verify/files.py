@@ -109,7 +109,6 @@ class FileChecks:
             except CorruptCacheError as error:
                 raise _CodebookError(str(error)) from error
 
-        lost = self.lost[contract_id]
         try:
             if (digest := hashlib.sha256(data).hexdigest()) != name:
                 raise ValueError(f"{data.size:,} bytes with the digest {digest[:12]}")
@@ -118,15 +117,16 @@ class FileChecks:
                 raise ValueError(f"it belongs to the teacher {other[:12]}, not to its folder")
         except (EmbedCacheError, ValueError) as error:
             peeked = peek_shard(data, name, path)
-            is_own = peeked is not None and peeked.header.contract.id == contract_id
-            if peeked is not None and is_own:
-                lost[name] = peeked
-            if peeked is not None and is_own and isinstance(error, _CodebookError):
+            if peeked is not None and peeked.header.contract.id == contract_id:
+                self.lost[contract_id][name] = peeked
                 book = folder / f"{peeked.header.codebook}.npy"
-                return [] if book.exists() else [damage(book.relative_to(self.folder).as_posix(), MISSING)]
+                if isinstance(error, _CodebookError):
+                    return (
+                        [] if book.exists() else [damage(book.relative_to(self.folder).as_posix(), MISSING)]
+                    )
             return [refusal(path, error, file)]
         self.shards[contract_id][name] = data
-        lost.pop(name, None)
+        self.lost[contract_id].pop(name, None)
         return []
 
     def _check_lmdb(self, path: Path, entry: Entry) -> list[Finding]:
@@ -222,10 +222,7 @@ RULES: Mapping[Kind, tuple[Callable[[Path, Entry], object], str]] = {
     Kind.SHARD: (_read_named, _ENCODE),
     Kind.STORE: (_read_named, _ENCODE),
     Kind.SEAL: (lambda path, _: read_sealed_json(path), _WRITE),
-    Kind.CODEBOOK: (
-        lambda path, entry: pq.load(path.parent, entry.stem),
-        _ENCODE,
-    ),
+    Kind.CODEBOOK: (lambda path, entry: pq.load(path.parent, entry.stem), _ENCODE),
     Kind.TABLE: (
         lambda path, entry: TokenTable.read(path, entry.teacher),
         "delete it; 'embedcache build SRC --token-embeddings' reads it from the model again",

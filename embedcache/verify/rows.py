@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,44 +18,38 @@ from embedcache.missing import Locator, MissingRows, ViewCoverage
 from embedcache.verify.files import first_line
 
 
-def check_rows(corpus: Corpus, skip: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+def check_rows(corpus: Corpus) -> Iterator[tuple[str, str]]:
     """Check row numbers, the key of every text and the digests of the columns.
 
     Args:
-        corpus: a corpus or a view.
-        skip: file names of parts that are missing or damaged.
+        corpus: a corpus or a view, whose parts have the digests in their names.
 
     Yields:
-        name of a file of the corpus, what is wrong with it.
+        name of a file of the corpus, what is wrong with it; nothing after the first part with an error.
     """
-    columns, first_row, is_whole = ColumnReader(), 0, not skip
+    columns, first_row = ColumnReader(), 0
     for number, part in enumerate(corpus.parts):
-        wrong = "" if part.file_name in skip else _wrong_in_part(corpus, number, first_row, columns)
-        if wrong:
-            yield part.file_name, wrong
-        is_whole = is_whole and not wrong
+        try:
+            texts, ids, labels = (
+                corpus.column(number, name).to_pylist() if name in corpus.info.columns else None
+                for name in (ORIGINAL, "id", "label")
+            )
+            read = columns.read(RowBatch(texts or [], ids, labels))
+            rows = corpus.column(number, "row").to_numpy()
+            keys = key_view(corpus.column(number, "key"))
+        except (CorruptCacheError, InputError) as error:
+            yield part.file_name, first_line(error)
+            return
+        if not np.array_equal(rows, np.arange(first_row, first_row + part.rows)):
+            yield part.file_name, f"its rows are not numbered from {first_row}"
+            return
+        if wrong := np.flatnonzero(key_view(read["key"]) != keys).tolist():
+            what = f"{len(wrong)} keys are not those of their texts (first: row {first_row + wrong[0]})"
+            yield part.file_name, what
+            return
         first_row += part.rows
-    if is_whole and columns.described() != corpus.info.columns:
+    if columns.described() != corpus.info.columns:
         yield DESCRIPTION, "the digests of its columns are not those of the rows"
-
-
-def _wrong_in_part(corpus: Corpus, number: int, first_row: int, columns: ColumnReader) -> str:
-    part = corpus.parts[number]
-    try:
-        texts, ids, labels = (
-            corpus.column(number, name).to_pylist() if name in corpus.info.columns else None
-            for name in (ORIGINAL, "id", "label")
-        )
-        read = columns.read(RowBatch(texts or [], ids, labels))
-        rows = corpus.column(number, "row").to_numpy()
-        keys = key_view(corpus.column(number, "key"))
-    except (CorruptCacheError, InputError) as error:
-        return first_line(error)
-    if not np.array_equal(rows, np.arange(first_row, first_row + part.rows)):
-        return f"its rows are not numbered from {first_row}"
-    if wrong := np.flatnonzero(key_view(read["key"]) != keys).tolist():
-        return f"{len(wrong)} keys are not those of their texts (first: row {first_row + wrong[0]})"
-    return ""
 
 
 def rows_without_vector(texts: Sequence[Corpus], store: Locator) -> list[tuple[int, MissingRows]]:

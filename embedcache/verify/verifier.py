@@ -193,7 +193,9 @@ class Verifier:
         except (CorruptCacheError, CacheFormatError) as error:
             self._add([refusal(f"{folder}/{DESCRIPTION}", error, description)])
             return
-        is_sound = self._check_texts(corpus, folder)
+        self._check_texts(corpus, folder)
+        if not self._is_sound(folder):
+            return
         gc = "make the view again, or 'embedcache gc' deletes it"
         for view in sorted({one.view for one in self.entries if one.corpus == name} - {""}):
             place = f"{folder}/views/{view}"
@@ -201,26 +203,24 @@ class Verifier:
                 self._add([note(f"{place}/{RECIPE}", "it is missing: the view was never finished", gc)])
                 continue
             try:
-                if self._check_texts(View(corpus, view), place) and not is_sound:
-                    self.texts.pop()
-            except InputError:
-                other = "the view was made of other rows than the corpus has now"
-                self._add([note(f"{place}/{RECIPE}", other, gc)])
+                self._check_texts(View(corpus, view), place)
+            except InputError as error:
+                self._add([note(f"{place}/{RECIPE}", first_line(error), gc)])
             except (CorruptCacheError, CacheFormatError) as error:
                 # One of its files is damaged, or they are not of the same view.
                 if not any(path.startswith(f"{place}/") for path in self.damaged):
                     self._add([damage(f"{place}/{DESCRIPTION}", first_line(error))])
 
-    def _check_texts(self, corpus: Corpus, folder: str) -> bool:
-        """Check the files of a corpus or of a view against each other; return whether they are sound."""
-        names = {part.file_name for part in corpus.parts}
-        gone = [name for name in names if f"{folder}/{name}" not in self._paths]
-        self._add(damage(f"{folder}/{name}", MISSING) for name in gone)
-        skip = {name for name in names if f"{folder}/{name}" in self.damaged}
-        self._add(damage(f"{folder}/{name}", what) for name, what in check_rows(corpus, skip))
-        is_sound = not any(path.rpartition("/")[0] == folder for path in self.damaged)
-        self.texts += [corpus] if is_sound else []
-        return is_sound
+    def _check_texts(self, corpus: Corpus, folder: str) -> None:
+        """Check the files of a corpus or of a view against each other, and note it if they are sound."""
+        files = [f"{folder}/{part.file_name}" for part in corpus.parts]
+        self._add(damage(path, MISSING) for path in files if path not in self._paths)
+        if self._is_sound(folder):
+            self._add(damage(f"{folder}/{name}", what) for name, what in check_rows(corpus))
+        self.texts += [corpus] if self._is_sound(folder) else []
+
+    def _is_sound(self, folder: str) -> bool:
+        return not any(path.rpartition("/")[0] == folder for path in self.damaged)
 
     def _check_teacher(self, contract_id: str) -> Iterator[Finding]:
         folder, contract = f"teachers/{contract_id}", self.contract(contract_id)
