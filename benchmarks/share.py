@@ -76,7 +76,7 @@ def compare_pull(folder: Path, size: int, rounds: int) -> None:
                 places = [str(target / path.rpartition("/")[2]) for path in objects]
                 times[what] = seconds_of(lambda fs=fs, places=places: fs.get(list(objects), places))
             else:
-                times[what] = seconds_of(lambda target=target: pull(target, url, sample_check=False))
+                times[what] = seconds_of(lambda target=target: pull(target, url))
             shutil.rmtree(target)
             os.sync()
         ratios.append(times["plain"] / times["pull"])

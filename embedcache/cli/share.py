@@ -74,12 +74,9 @@ def push_command(
 @named("--where", "SQL", "Rows of the one --corpus for which this holds: \"label = 'news'\".")
 @limit_options
 @many("--skip-manifest", "skip_manifests", "DIGITS", "Leave out the push whose manifest begins so.")
-@flag("--no-sample-check", "Do not compare vectors with the live teacher.")
 @dry_run_option
 @json_option
-def pull_command(
-    remote: str, cache: str, no_sample_check: bool, dry_run: bool, as_json: bool, **options: Any
-) -> None:
+def pull_command(remote: str, cache: str, dry_run: bool, as_json: bool, **options: Any) -> None:
     """Fetch what REMOTE, a name or a URL, has and the cache lacks.
 
     Everything is checked before it enters the cache. Exits with 1 if a teacher's vectors are not the
@@ -88,9 +85,8 @@ def pull_command(
     from embedcache.share import Selection, pull
 
     part = {name: options.pop(name) for name in ("teachers", "corpora", "where")}
-    options |= {"sample_check": not no_sample_check, "dry_run": dry_run}
     with show_progress() as progress:
-        done = pull(cache, remote, Selection(**part), progress=progress, **options)
+        done = pull(cache, remote, Selection(**part), dry_run=dry_run, progress=progress, **options)
     lines = [
         ("to fetch, at most" if dry_run else "fetched", _counted(done.files, done.bytes)),
         ("corpora", ", ".join(done.corpora)),

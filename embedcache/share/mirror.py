@@ -242,9 +242,10 @@ class MirrorShards(FolderShards):
         Raises:
             RemoteError, StorageError: if it cannot be fetched, or is not what its manifest lists.
         """
-        # Another process may have evicted it just now.
-        with suppress(RemoteError):
-            return self._open_checked(name)
+        if self.path(name).is_file():
+            # Another process may evict it just now.
+            with suppress(RemoteError):
+                return self._open_checked(name)
         with self._mirror.locked():
             self._mirror.fetch([self.files[name]])
             return self._open_checked(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,8 +14,6 @@ import numpy as np
 from embedcache.cache import Cache
 from embedcache.corpus.subset import copy_rows, subset_name, text_keys
 from embedcache.inventory import Kind
-from embedcache.keys import KeyArray
-from embedcache.live import Computing
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.share.files import Selection, local_corpora, missing_files
 from embedcache.share.incoming import Incoming
@@ -63,8 +61,6 @@ def pull(
     max_bytes: int | None = None,
     require_signature: str | Path | None = None,
     skip_manifests: Sequence[str] = (),
-    sample_check: bool = True,
-    computing: Computing | None = None,
     dry_run: bool = False,
     progress: Progress = NO_PROGRESS,
 ) -> PullResult:
@@ -80,8 +76,6 @@ def pull(
         max_bytes: refuse to fetch more than this.
         require_signature: file of public ed25519 keys; only manifests that one of them signed count.
         skip_manifests: beginnings of digests of manifests that do not count.
-        sample_check: compare a sample of vectors with the live teacher and with one's own.
-        computing: how to run the teacher.
         dry_run: fetch nothing, and return the most that would be: which vectors a corpus needs is not known
             before its texts are here.
         progress: receives what is done.
@@ -107,21 +101,18 @@ def pull(
         incoming.fetch("pull texts", first, later=() if selection.corpora else shards)
         incoming.check_corpora(plan.corpora, texts)
         incoming.check_documents(plan.documents)
-        keys: KeyArray | None = None
+        names = {*plan.corpora}
         if selection.is_part:
-            texts, keys = _take_part(incoming.staged, next(iter(plan.corpora)), selection)
-        elif selection.corpora and shards:
-            known = [(one, name) for one in (incoming.staged, target) for name in one.corpus_names()]
-            chosen = [one.corpus(name) for one, name in known if name in plan.corpora]
-            keys = np.concatenate([text_keys(corpus) for corpus in chosen])
-        if keys is not None:
-            shards = _with_rows(incoming, plan, keys)
+            texts = _take_part(incoming.staged, names.pop(), selection)
+            names = {file.entry.corpus for file in texts}
+        if selection.corpora and shards:
+            shards = _shards_of(incoming, names, shards)
         incoming.fetch("pull vectors", shards)
         samples, admitted, stores = list[SampleCheck](), list(texts), dict[str, ShardStore]()
         for contract_id in plan.teachers:
             mine = [one for one in (*plan.documents, *shards) if one.entry.teacher == contract_id]
             if mine:
-                sample, stores[contract_id] = _check_teacher(incoming, mine, sample_check, computing)
+                sample, stores[contract_id] = _check_teacher(incoming, mine)
                 samples += [] if sample is None else [sample]
                 admitted += [] if sample is not None and sample.is_bad else mine
         new = incoming.admit(admitted, {one: store.container for one, store in stores.items()})
@@ -142,16 +133,18 @@ def _result(
     return PullResult(source.url, len(files), size, corpora, dict(vectors), plan.left_out, samples)
 
 
-def _with_rows(incoming: Incoming, plan: Plan, keys: KeyArray) -> list[SharedFile]:
-    """Return the missing shards that the vectors of ``keys`` are read from."""
-    teachers = {shard.entry.teacher for shard in plan.shards}
-    lists = [RemoteKeys(incoming, incoming.listed.shards(one)) for one in sorted(teachers)]
+def _shards_of(incoming: Incoming, names: Collection[str], missing: Sequence[SharedFile]) -> list[SharedFile]:
+    """Return those of the missing shards that hold vectors of corpora, here or in the quarantine."""
+    known = [(cache, name) for cache in (incoming.staged, incoming.cache) for name in cache.corpus_names()]
+    keys = np.concatenate([text_keys(cache.corpus(name)) for cache, name in known if name in names])
+    teachers = sorted({shard.entry.teacher for shard in missing})
+    lists = [RemoteKeys(incoming, incoming.listed.shards(one)) for one in teachers]
     needed = {shard.sha256 for one in lists for shard in one.shards_with(keys)}
-    return [shard for shard in plan.shards if shard.sha256 in needed]
+    return [shard for shard in missing if shard.sha256 in needed]
 
 
-def _take_part(staged: Cache, name: str, selection: Selection) -> tuple[list[SharedFile], KeyArray]:
-    """Replace a corpus in the quarantine by chosen rows; return their files and keys."""
+def _take_part(staged: Cache, name: str, selection: Selection) -> list[SharedFile]:
+    """Replace a corpus in the quarantine by chosen rows; return their files."""
     corpus = staged.corpus(name)
     rows = np.arange(len(corpus), dtype=np.int64)
     if selection.where is not None:
@@ -159,17 +152,14 @@ def _take_part(staged: Cache, name: str, selection: Selection) -> tuple[list[Sha
 
         rows = select_rows(staged, name, selection.where)
     rows = rows[: selection.rows]
-    keys = text_keys(corpus, rows)
     part = subset_name(name, len(corpus), selection.rows, selection.where)
     if part != name:
         copy_rows(corpus, rows, staged.corpora_folder, part)
         shutil.rmtree(corpus.folder)
-    return local_corpora(staged, Selection(corpora=[part]))[0].documents, keys
+    return local_corpora(staged, Selection(corpora=[part]))[0].documents
 
 
-def _check_teacher(
-    incoming: Incoming, files: Sequence[SharedFile], sample_check: bool, computing: Computing | None
-) -> tuple[SampleCheck | None, ShardStore]:
+def _check_teacher(incoming: Incoming, files: Sequence[SharedFile]) -> tuple[SampleCheck | None, ShardStore]:
     """Check a teacher's shards and compare its vectors.
 
     Returns:
@@ -180,10 +170,10 @@ def _check_teacher(
     teacher = next(one for one in teachers if one.contract.id == files[0].entry.teacher)
     came, own = incoming.open_store(teacher.contract, shards), cache.store(teacher.contract)
     tables = [file for file in files if file.entry.kind is Kind.TABLE]
-    if not (shards or tables) or not sample_check:
+    if not (shards or tables):
         return None, own
     corpora = [texts for one in (*staged.corpora(), *cache.corpora()) for texts in (one, *one.views())]
-    load = partial(local_encoder, cache, teacher, came, computing)
+    load = partial(local_encoder, cache, teacher, came)
     table = incoming.path(tables[0]) if tables else None
     sample = compare(teacher.name, came, own, corpora, load, table=table, progress=incoming.progress)
     if sample.is_bad:

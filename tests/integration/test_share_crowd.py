@@ -35,7 +35,7 @@ def test_eight_push_at_once_and_a_ninth_pulls(place: tuple[str, Path], tmp_path:
         while any(child.is_alive() for child in children):
             if folder.is_dir() and list(folder.glob("manifests/*.json")):
                 # What a reader sees meanwhile is whole.
-                pull(tmp_path / "ninth", url, sample_check=False)
+                pull(tmp_path / "ninth", url)
             children[0].join(0.1)
         for child in children:
             child.join(120)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
 from distill.layout import BEST
 from embedcache.cache import Cache
 from embedcache.share.push import push
+from embedcache.share.remote import Remote
 
 
 def pushed(cache: Path, remote: Path, by: str = "Ann") -> str:
@@ -19,21 +23,32 @@ def pushed(cache: Path, remote: Path, by: str = "Ann") -> str:
     return str(remote)
 
 
-def shard_size(source: Path, teacher: str) -> int:
+def shard_size(source: Path, teacher: str | None = None) -> int:
     """Return the size of the largest shard of a teacher."""
     cache = Cache(source)
     return max(shard.bytes for shard in cache.store(cache.teacher(teacher).contract).shards)
 
 
 def shard_bytes(mirror: Path) -> int:
-    """Return the bytes of the shards in a mirror with a limit, arrived or only reserved."""
-    sizes: dict[str, int] = {}
-    with suppress(FileNotFoundError):
-        for path in mirror.glob("**/teachers/*/shards/*"):
-            if path.suffix == ".arrow" or "reserved" in path.name:
-                with suppress(FileNotFoundError):
-                    sizes[path.name.removesuffix(".arrow")[-64:]] = path.stat().st_size
-    return sum(sizes.values())
+    """Return the bytes of the shards in a mirror with a limit."""
+    size = 0
+    with suppress(FileNotFoundError):  # evicted meanwhile
+        for path in mirror.glob("derived/mirror/teachers/*/shards/[!.]*.arrow"):
+            size += path.stat().st_size
+    return size
+
+
+def slow_down(monkeypatch: pytest.MonkeyPatch, seconds: float, shards: list[str] | None = None) -> None:
+    """Let every download take longer, and note those of shards."""
+    fetch = Remote.fetch
+
+    def slowly(remote: Remote, sha256: str, size: int, target: Path, *more: Any) -> None:
+        time.sleep(seconds)
+        if shards is not None and target.suffix == ".arrow" and "shards" in target.parts:
+            shards.append(sha256)
+        fetch(remote, sha256, size, target, *more)
+
+    monkeypatch.setattr(Remote, "fetch", slowly)
 
 
 def same(one: Path, other: Path) -> bool:
