@@ -1,16 +1,14 @@
 """Codecs: how vectors are stored in a shard, and what that loses."""
 
 from embedcache.codecs import pq
-from embedcache.codecs.base import Codec, Stored, Vectors
+from embedcache.codecs.base import Codec, Stored, Vectors, measure
 from embedcache.codecs.fixed import CODEC_NAMES, DEFAULT_CODEC, FLOAT_CODECS, check_codec_name, get_codec
-from embedcache.codecs.quality import CodecError, measure
 
 __all__ = [
     "CODEC_NAMES",
     "DEFAULT_CODEC",
     "FLOAT_CODECS",
     "Codec",
-    "CodecError",
     "Stored",
     "Vectors",
     "check_codec_name",

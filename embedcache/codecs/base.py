@@ -1,4 +1,4 @@
-"""Codec protocol: float32 vectors to stored rows and back, each row by itself."""
+"""Codecs: float32 vectors to stored rows and back, each row by itself; and what that loses."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedcache.errors import InputError
+
+_BLOCK_ROWS = 1024
 
 Vectors = NDArray[np.float32]
 """Vectors as a C-ordered float32 array of shape (n, d)."""
@@ -100,3 +102,36 @@ def row_magnitudes(vectors: Vectors, codec: str, limit: float) -> NDArray[np.flo
             f"numbers up to {limit:.6g}. Build with {remedy}."
         )
     return magnitudes
+
+
+def measure(codec: Codec, vectors: Vectors, stored: Stored) -> dict[str, float]:
+    """Return the mean and the worst cosine between vectors and what comes back of them.
+
+    Rows of zeros have no direction and are left out; both cosines are 1 where no row is left. 1 - cosine is
+    rounded to six digits, so that the same vectors give the same figures on every machine.
+
+    Args:
+        codec: the codec.
+        vectors: float32, shape (n, d).
+        stored: result of ``codec.encode(vectors)``.
+
+    Returns:
+        ``mean_cosine`` and ``worst_cosine``.
+    """
+    lost = np.empty(len(vectors))
+    for start in range(0, len(vectors), _BLOCK_ROWS):
+        block = slice(start, start + _BLOCK_ROWS)
+        before, after = _unit(vectors[block]), _unit(codec.decode(stored.take(block)))
+        # |a - b|^2 / 2 = 1 - cos of unit vectors, without cancellation.
+        gap = np.subtract(before, after, out=before)
+        lost[block] = np.where(after.any(axis=1), np.einsum("nd,nd->n", gap, gap) / 2, 1.0)
+    lost = lost[vectors.any(axis=1)]
+    mean, worst = (lost.mean(), lost.max()) if len(lost) else (0.0, 0.0)
+    return {"mean_cosine": 1.0 - float(f"{mean:.6g}"), "worst_cosine": 1.0 - float(f"{worst:.6g}")}
+
+
+def _unit(rows: NDArray[Any]) -> NDArray[np.float64]:
+    wide = rows.astype(np.float64)
+    norms = np.sqrt(np.einsum("nd,nd->n", wide, wide))[:, None]
+    unit: NDArray[np.float64] = np.divide(wide, norms, out=wide, where=norms > 0)
+    return unit

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +21,6 @@ _STEPS = np.float32(127)
 _LARGEST_SCALE = np.nextafter(np.finfo(np.float32).max / _STEPS, np.float32(0))
 
 
-@dataclass(frozen=True)
 class FloatCodec(Codec):
     """Vectors as floating point numbers.
 
@@ -30,18 +28,13 @@ class FloatCodec(Codec):
     vectors of length one.
     """
 
-    name: str
-    dtype: np.dtype[np.floating]
-    limit: float
-
-    @property
-    def decoded(self) -> np.dtype[np.floating]:  # type: ignore[override]
-        """The stored dtype."""
-        return self.dtype
+    def __init__(self, dtype: type[np.floating], limit: float) -> None:
+        self.dtype = self.decoded = np.dtype(dtype)
+        self.name, self._limit = self.dtype.name, limit
 
     def encode(self, vectors: Vectors) -> Stored:
         """Return vectors (n, d) float32 as stored rows; see :meth:`Codec.encode`."""
-        row_magnitudes(vectors, self.name, self.limit)
+        row_magnitudes(vectors, self.name, self._limit)
         return Stored(vectors.astype(self.dtype))
 
     def decode(self, stored: Stored) -> NDArray[np.floating]:
@@ -82,11 +75,11 @@ class Int8Codec(Codec):
         return vectors
 
 
-FLOAT32 = FloatCodec("float32", np.dtype(np.float32), _LARGEST)
-FLOAT16 = FloatCodec("float16", np.dtype(np.float16), _LARGEST_FLOAT16)
-INT8 = Int8Codec()
-
-_FIXED: dict[str, Codec] = {codec.name: codec for codec in (FLOAT32, FLOAT16, INT8)}
+_FIXED: dict[str, Codec] = {
+    "float32": FloatCodec(np.float32, _LARGEST),
+    "float16": FloatCodec(np.float16, _LARGEST_FLOAT16),
+    "int8": Int8Codec(),
+}
 CODEC_NAMES = (*_FIXED, pq.NAME)
 """Names of all codecs, the finest first."""
 FLOAT_CODECS = ("float32", "float16")

@@ -92,18 +92,9 @@ class PQCodec(Codec):
         return Stored(codes)
 
     def decode(self, stored: Stored) -> NDArray[np.floating]:
-        """Return stored rows as float32 vectors (n, d).
-
-        Raises:
-            InputError: if the rows are of another codebook.
-        """
+        """Return stored rows as float32 vectors (n, d)."""
         parts, _, length = self.centroids.shape
-        rows = len(stored)
-        if stored.vector.shape != (rows, parts):
-            raise InputError(
-                f"pq rows of {stored.vector.shape[1]} bytes, the codebook {self.codebook[:12]} has {parts}"
-            )
-        table = self.centroids.reshape(-1, length)
+        table, rows = self.centroids.reshape(-1, length), len(stored)
         first = np.arange(parts) * CENTROIDS
         vectors = np.empty((rows, parts, length), np.float32)
         for start in range(0, rows, _BLOCK_ROWS):
@@ -176,28 +167,23 @@ def load(folder: Path, sha256: str) -> PQCodec:
     Raises:
         CorruptCacheError: if it is missing, or not what :func:`save` wrote under that name.
     """
-    if not re.fullmatch(r"[0-9a-f]{64}", sha256):
-        raise CorruptCacheError(f"a shard names the pq codebook {sha256[:80]!r}, which is no sha256")
     path = folder / f"{sha256}.npy"
-
-    def corrupt(reason: str) -> CorruptCacheError:
-        return CorruptCacheError(f"the pq codebook {path} {reason}. Copy it again from where its shards are.")
-
     try:
+        if not re.fullmatch(r"[0-9a-f]{64}", sha256):
+            raise ValueError("its name is no sha256")
         data = read_regular(path, _MOST_BYTES)
-    except FileNotFoundError:
-        raise corrupt("is missing") from None
+        header = _HEADER.match(data)
+        if hashlib.sha256(data).hexdigest() != sha256 or header is None:
+            raise ValueError("its bytes are not those of its name, or no codebook")
+        shape = (int(header[1]), CENTROIDS, int(header[2]))
+        centroids = np.frombuffer(data, "<f4", offset=header.end()).reshape(shape)
+        if not (np.abs(centroids) <= _LIMIT).all():  # NaN is not
+            raise ValueError(f"it holds numbers that are not finite, or above {_LIMIT:g}")
     except (OSError, ValueError) as error:
-        raise corrupt(f"cannot be read ({error})") from error
-    header = _HEADER.match(data)
-    if hashlib.sha256(data).hexdigest() != sha256 or header is None:
-        raise corrupt("is damaged")
-    shape = (int(header[1]), CENTROIDS, int(header[2]))
-    if len(data) - header.end() != 4 * shape[0] * shape[1] * shape[2]:
-        raise corrupt(f"has the wrong size for its shape {shape}")
-    centroids = np.frombuffer(data, "<f4", offset=header.end()).reshape(shape)
-    if not (np.abs(centroids) <= _LIMIT).all():  # NaN is not
-        raise corrupt(f"holds numbers that are not finite, or above {_LIMIT:g}")
+        raise CorruptCacheError(
+            f"the pq codebook {sha256[:80]!r} in {folder} is damaged or missing ({error}). Copy it again "
+            "from where its shards are."
+        ) from error
     return PQCodec(centroids)
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from embedcache.codecs import CODEC_NAMES, Codec, Stored, Vectors, get_codec, pq
-from embedcache.codecs.quality import measure
+from embedcache.codecs import CODEC_NAMES, Codec, Stored, Vectors, get_codec, measure, pq
 from embedcache.copying.options import LAST, CopyOptions
 from embedcache.errors import InputError
 from embedcache.fsio import canonical_json
@@ -320,7 +319,7 @@ def _encoded(codec: Codec, pieces: Sequence[Rows]) -> tuple[Stored, dict[str, fl
     if codec.name != pieces[0].shard.codec.name:
         vectors = np.concatenate([piece.vectors for piece in pieces])
         stored = codec.encode(vectors)
-        return stored, measure(codec, vectors, stored).to_json()
+        return stored, measure(codec, vectors, stored)
     parts = [piece.stored for piece in pieces]
     scales = [part.scale for part in parts if part.scale is not None]
     vector = np.concatenate([part.vector for part in parts])

@@ -52,9 +52,9 @@ def compare_codecs(vectors: Vectors, seed: int = 0) -> Iterator[CodecLoss]:
         except InputError as error:
             yield CodecLoss(name, note=str(error))
             continue
-        loss, size = measure(codec, scored, stored), codec.bytes_per_row(vectors.shape[1])
+        size, cosines = codec.bytes_per_row(vectors.shape[1]), measure(codec, scored, stored)
         kept = neighbours_kept(unit(scored), unit(codec.decode(stored)))
-        yield CodecLoss(name, size, loss.mean_cosine, loss.worst_cosine, kept)
+        yield CodecLoss(name, size, neighbours_kept=kept, **cosines)
 
 
 def neighbours_kept(before: Vectors, after: Vectors) -> float:

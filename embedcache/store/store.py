@@ -181,7 +181,7 @@ class ShardStore:
         if len(batch.keys):
             codec = self._codec_for(batch.vectors)
             stored = codec.encode(batch.vectors)
-            self.put_stored(codec, stored, batch, measure(codec, batch.vectors, stored).to_json())
+            self.put_stored(codec, stored, batch, measure(codec, batch.vectors, stored))
 
     def put_stored(
         self, codec: Codec, stored: Stored, rows: VectorBatch | Shard, error: Mapping[str, float]
