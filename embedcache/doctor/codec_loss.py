@@ -54,7 +54,7 @@ def compare_codecs(vectors: Vectors, seed: int = 0) -> Iterator[CodecLoss]:
             continue
         size, cosines = codec.bytes_per_row(vectors.shape[1]), measure(codec, scored, stored)
         kept = neighbours_kept(unit(scored), unit(codec.decode(stored)))
-        yield CodecLoss(name, size, neighbours_kept=kept, **cosines)
+        yield CodecLoss(name, size, cosines["mean_cosine"], cosines["worst_cosine"], kept)
 
 
 def neighbours_kept(before: Vectors, after: Vectors) -> float:

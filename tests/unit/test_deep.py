@@ -51,9 +51,9 @@ def make_cache(
     return cache
 
 
-def deep(cache: Cache, model: Path, sample: int = 300, seed: int = 0) -> Finding:
+def deep(cache: Cache, model: Path) -> Finding:
     computing = Computing(teacher_model=model, device="cpu", threads=1)
-    return examine(cache, deep=sample, seed=seed, computing=computing).findings[-1]
+    return examine(cache, deep=300, computing=computing).findings[-1]
 
 
 def turned(vectors: NDArray[np.float32], angle: float) -> NDArray[np.float32]:
@@ -83,11 +83,8 @@ def test_a_wrong_vector_is_bad_and_its_text_and_shard_are_named(
     ("stored_in", "run_in", "angle", "level"),
     [
         ("float32", "float32", 0.002, "ok"),
-        ("float32", "float32", 0.01, "look"),
-        ("bfloat16", "float32", 0.03, "ok"),
         ("bfloat16", "bfloat16", 0.06, "ok"),
         ("bfloat16", "bfloat16", 0.1, "look"),
-        ("float32", "float32", 0.2, "bad"),
         ("bfloat16", "bfloat16", 0.2, "bad"),
     ],
 )

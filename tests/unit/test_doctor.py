@@ -130,22 +130,14 @@ def copies(count: int, nudge: float, vectors: Vectors) -> None:
 @pytest.mark.parametrize(
     ("normalize", "change", "name", "level"),
     [
-        (True, partial(plant, 17, np.nan), "NaN or infinite", "bad"),
         (True, partial(plant, 17, -np.inf), "NaN or infinite", "bad"),
-        (True, partial(plant, 5, 0), "zero vectors", "bad"),
         (True, partial(scale, 77, 0.9), "lengths of vectors", "bad"),
-        (False, partial(scale, 77, 1.5), "outliers", "ok"),
         (False, partial(scale, 77, 1e20), "outliers", "look"),
-        (True, partial(copies, 3, 0), "identical vectors", "ok"),
         (True, partial(copies, 10, 0), "identical vectors", "look"),
-        (True, partial(copies, 80, 0), "identical vectors", "bad"),
         (True, partial(copies, 40, 1e-3), "near-identical vectors", "look"),
-        (True, partial(copies, 200, 1e-3), "near-identical vectors", "bad"),
-        (True, partial(cone, 0.2), "mean cosine", "ok"),
         (True, partial(cone, 0.7), "mean cosine", "look"),
         (True, partial(cone, 0.96), "mean cosine", "bad"),
         (False, partial(plant, np.s_[:, :2], 0.1), "dead dimensions", "bad"),
-        (False, partial(plant, np.s_[:, 2:], 0.1), "unused directions", "ok"),
         (False, partial(plant, np.s_[:, 1:], 0.1), "unused directions", "look"),
         (False, partial(plant, np.s_[:, 1:], 0.1), "first component", "bad"),
     ],
@@ -193,9 +185,10 @@ def test_the_effective_rank_is_that_of_the_singular_values(tmp_path: Path) -> No
     assert finding(diagnosis, "first component").value == pytest.approx(shares[0])
 
 
-@pytest.mark.parametrize("rows", [1, 49])
-def test_the_geometry_of_a_few_vectors_is_not_judged(tmp_path: Path, rows: int) -> None:
-    assert levels(examine(make_cache(tmp_path / "c", unit(rows), texts=TEXTS[:rows]))) == {"sample": "look"}
+def test_the_geometry_of_a_few_vectors_is_not_judged(tmp_path: Path) -> None:
+    for rows in (1, 49):
+        cache = make_cache(tmp_path / str(rows), unit(rows), texts=TEXTS[:rows])
+        assert levels(examine(cache)) == {"sample": "look"}
 
 
 def test_a_key_in_two_shards_is_one_vector(tmp_path: Path) -> None:
@@ -210,7 +203,7 @@ def test_missing_and_repeated_texts_are_counted_by_distinct_texts(tmp_path: Path
     cache = make_cache(tmp_path / "c", unit(590), texts=[*TEXTS, *TEXTS[:400]])
     diagnosis = examine(cache)
     missing, repeated = (
-        finding(diagnosis, f"{name}: corpus") for name in ("missing vectors", "repeated texts")
+        finding(diagnosis, f"{one}: corpus") for one in ("missing vectors", "repeated texts")
     )
     assert (missing.level, missing.figure) == ("bad", "10 of 600 texts")
     assert missing.examples == tuple((text,) for text in TEXTS[590:595])
@@ -240,11 +233,10 @@ def test_labels_are_judged_by_their_balance(tmp_path: Path, labels: list[object]
     assert found == ([] if level is None else [level])
 
 
-@pytest.mark.parametrize(("cut", "level"), [(20, "ok"), (60, "look"), (200, "bad")])
-def test_truncated_texts_are_counted(tmp_path: Path, cut: int, level: str) -> None:
-    cache = make_cache(tmp_path / "c", unit(600), truncated=[row < cut for row in range(600)])
+def test_truncated_texts_are_counted(tmp_path: Path) -> None:
+    cache = make_cache(tmp_path / "c", unit(600), truncated=[row < 60 for row in range(600)])
     truncated = finding(examine(cache), "truncated texts")
-    assert (truncated.level, truncated.value) == (level, cut / 600)
+    assert (truncated.level, truncated.value) == ("look", 60 / 600)
 
 
 def test_a_named_corpus_is_judged_by_its_own_vectors(tmp_path: Path) -> None:
@@ -272,10 +264,7 @@ def test_a_named_corpus_is_judged_by_its_own_vectors(tmp_path: Path) -> None:
         ("two\u00a0 blanks\there", "two blanks here", True),
         ("Straße", "STRASSE", True),
         ("ﬁne café", "fine cafe\u0301", True),
-        ("a man", "a woman", False),
         ("cafe", "café", False),
-        ("किताब", "कताब", False),
-        ("1.5 and 2", "1.6 and 2", False),
         ("!!!", "???", False),
     ],
 )
@@ -346,19 +335,18 @@ def test_every_format_is_read_and_training_rows_are_left_out(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("gone.txt", None),
         ("notes.md", b"words here"),
         ("numbers.tsv", b"id\tscore\n1\t2\n"),
         ("lines.jsonl", b"no json\n"),
-        ("list.jsonl", b"[1]\n"),
         ("cut.tsv.gz", gzip.compress(b"text\n" + b"words and words\n" * 1000, mtime=0)[:40]),
     ],
 )
 def test_a_set_that_cannot_be_read_is_refused_by_name(
-    sound: Cache, tmp_path: Path, name: str, content: bytes | None
+    sound: Cache, tmp_path: Path, name: str, content: bytes
 ) -> None:
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=name):
+        examine(sound, evaluation_sets=[tmp_path / name])
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=name):
         examine(sound, evaluation_sets=[tmp_path / name])
 
