@@ -71,10 +71,9 @@ class ShardHeader:
             raise TypeError(f"its header is a {type(value).__name__}, expected an object")
         version = value.pop("version")
         if version != SHARD_VERSION:
-            newer = isinstance(version, int) and version > SHARD_VERSION
             raise CacheFormatError(
                 f"found format version {repr(version)[:40]}, this embedcache reads version {SHARD_VERSION}: "
-                f"{'upgrade embedcache' if newer else 'build the cache again'}"
+                "upgrade embedcache, or build the cache again"
             )
         header = cls(**{**value, "contract": Contract.from_json(value["contract"])})
         if header.codec not in CODEC_NAMES or (header.codec == pq.NAME) != (header.codebook is not None):

