@@ -12,8 +12,6 @@ import numpy as np
 
 from embedcache.cache_documents import (
     CACHE_MARKER,
-    CACHE_VERSION,
-    REMOTE_MARKER,
     CachedTeacher,
     check_marker,
     note_model,
@@ -25,12 +23,7 @@ from embedcache.cache_documents import (
 from embedcache.codecs import Vectors
 from embedcache.contract import Contract, describe_differences
 from embedcache.corpus.corpus import Corpus
-from embedcache.errors import (
-    CacheFormatError,
-    ContractMismatchError,
-    InputError,
-    MissingVectorsError,
-)
+from embedcache.errors import CacheFormatError, ContractMismatchError, InputError, MissingVectorsError
 from embedcache.fsio import (
     inside,
     make_directory,
@@ -53,16 +46,7 @@ if TYPE_CHECKING:
 
     from embedcache.building.result import BuildResult
 
-__all__ = [
-    "CACHE_MARKER",
-    "CACHE_VERSION",
-    "REMOTE_MARKER",
-    "Cache",
-    "CachedTeacher",
-    "read_contract",
-    "read_origin",
-    "refuse_remote",
-]
+__all__ = ["Cache", "CachedTeacher"]
 
 _CONTRACT_ID = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"\w[\w.-]*")
@@ -84,8 +68,6 @@ class Cache:
 
     def __init__(self, folder: str | Path) -> None:
         path = Path(folder).expanduser()
-        if path.is_file():
-            raise CacheFormatError(f"{path} is a file, and a cache is a folder: give the folder")
         self.folder = require_directory(path, "cache")
         self._looked_up: dict[str, ShardStore] = {}
         check_marker(self.folder)

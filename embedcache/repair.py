@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from embedcache.cache import CACHE_MARKER, Cache, CachedTeacher, read_origin
+from embedcache.cache import Cache, CachedTeacher
+from embedcache.cache_documents import CACHE_MARKER, read_origin
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import CorruptCacheError, EmbedCacheError, NonFiniteVectorError

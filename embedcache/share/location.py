@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from embedcache.cache import REMOTE_MARKER
+from embedcache.cache_documents import REMOTE_MARKER
 from embedcache.errors import EmbedCacheError, InputError, MissingExtraError, RemoteError
 from embedcache.fsio import make_directory, write_json
 

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from fsspec.callbacks import Callback
 from fsspec.implementations.local import LocalFileSystem
 
-from embedcache.cache import REMOTE_MARKER
+from embedcache.cache_documents import REMOTE_MARKER
 from embedcache.errors import EmbedCacheError, InputError, RemoteError
 from embedcache.fsio import TEMPORARY_PREFIX, sha256_file, spelled_json, temporary_sibling
 from embedcache.share.location import open_filesystem, scheme_of, shortly, url_of

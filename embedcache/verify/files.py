@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from embedcache.arrow_file import read_batch
-from embedcache.cache import CACHE_MARKER, CACHE_VERSION, read_contract, read_origin
+from embedcache.cache_documents import CACHE_MARKER, CACHE_VERSION, read_contract, read_origin
 from embedcache.codecs import Codec, Stored, get_codec, pq
 from embedcache.corpus.description import read_info, read_record
 from embedcache.corpus.part import key_view

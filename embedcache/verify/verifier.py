@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from embedcache.cache import read_contract, refuse_remote
+from embedcache.cache_documents import read_contract, refuse_remote
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus, View
 from embedcache.corpus.description import DESCRIPTION, RECIPE

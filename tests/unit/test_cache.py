@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import embedcache
-from embedcache.cache import CACHE_MARKER, Cache
+from embedcache.cache import Cache
+from embedcache.cache_documents import CACHE_MARKER
 from embedcache.contract import Contract
 from embedcache.corpus.readers import ReadReport, RowBatch
 from embedcache.corpus.store import store_corpus
@@ -61,13 +62,12 @@ def test_a_folder_of_other_things_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_a_cache_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(MissingInputError):
-        Cache(tmp_path / "none")
     with pytest.raises(CacheFormatError, match=r"cache\.json"):
         Cache(tmp_path)
     (tmp_path / "file").touch()
-    with pytest.raises(CacheFormatError, match="folder"):
-        Cache(tmp_path / "file")
+    for name in ("missing", "file"):
+        with pytest.raises(MissingInputError, match=name):
+            Cache(tmp_path / name)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", "null", "3", "flipped", "spaced"])
