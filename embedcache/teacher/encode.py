@@ -62,9 +62,9 @@ class Encoder:
         batch_tokens: int | None = None,
         threads: int | None = None,
     ) -> None:
-        for flag, value in (("--batch-tokens", batch_tokens), ("--threads", threads)):
+        for name, value in (("batch_tokens", batch_tokens), ("threads", threads)):
             if value is not None and value < 1:
-                raise InputError(f"{flag} {value}: expected at least 1")
+                raise InputError(f"{name} {value}: expected at least 1")
         self.teacher, self.teachers = teachers[0], teachers
         model, contract = self.teacher.model, self.teacher.contract
         self.device = torch.device(model.device)
