@@ -62,10 +62,8 @@ def _print(done: CopyResult) -> None:
     for conflict in done.conflicts:
         click.echo(f"{conflict.describe()}: {conflict.decided_by or 'undecided, see --prefer'}")
     print_table(("corpus", "rows"), done.corpora.items())
-    teachers = [
-        (", ".join(one.names), one.rows, one.missing, one.copied, one.written) for one in done.teachers
-    ]
-    columns = ("teacher", "vectors", "not in DST before", "shards copied", "shards written")
+    teachers = [(", ".join(one.names), one.rows, one.copied, one.written) for one in done.teachers]
+    columns = ("teacher", "vectors", "shards copied", "shards written")
     print_table(columns, teachers)
     for one in done.teachers:
         if one.worst_cosine < 1:

@@ -40,8 +40,7 @@ class CopiedTeacher:
     Attributes:
         names: its names.
         contract_id: id of its contract.
-        rows: texts whose vectors are copied.
-        missing: those that the target lacked.
+        rows: texts whose vectors are copied; not those that the target has as fine.
         copied: shards copied as files.
         written: shards written from rows.
         worst_cosine: lowest cosine between a vector before and after a change of the codec.
@@ -50,7 +49,6 @@ class CopiedTeacher:
     names: tuple[str, ...]
     contract_id: str
     rows: int
-    missing: int
     copied: int
     written: int
     worst_cosine: float
@@ -143,7 +141,7 @@ def copy(
         {one.name: len(one) for one in corpora},
         tuple(
             CopiedTeacher(
-                tuple(teachers[one]), one.id, plan.rows, plan.missing, len(plan.whole), len(plan.batches),
+                tuple(teachers[one]), one.id, plan.rows, len(plan.whole), len(plan.batches),
                 worst.get(one, 1.0),
             )
             for one, plan in plans.items()

@@ -16,7 +16,6 @@ from embedcache.fsio import canonical_json
 from embedcache.keys import KeyArray, KeyIndex
 from embedcache.noise import compare_rows, noise_angle
 from embedcache.progress import Progress
-from embedcache.reuse import shard_places
 from embedcache.store import Shard, ShardStore, VectorBatch
 from embedcache.store.index import sort_keys
 
@@ -124,15 +123,13 @@ class VectorPlan:
     Attributes:
         whole: shards whose files are copied unchanged.
         batches: codec and rows of each shard to write.
-        rows: distinct texts whose vectors are copied.
-        missing: those that the target lacked.
-        conflicts: conflicts of vectors.
+        rows: texts whose vectors are copied; not those that the target has as fine.
+        conflicts: conflicts of vectors, the worst first.
     """
 
     whole: Sequence[Rows]
     batches: Sequence[tuple[Codec, list[Rows]]]
     rows: int
-    missing: int
     conflicts: Sequence[VectorConflict]
 
 
@@ -142,9 +139,8 @@ def plan_vectors(
 ) -> VectorPlan:  # fmt: skip
     """Decide conflicts, which shards are copied as files and which rows are written as new shards.
 
-    In a conflict the finer codec wins, among equals what the target has, and then the preferred source. What
-    is written is a function of the sources, so an interrupted copy continues where it stopped. Memory: some
-    30 bytes a row.
+    In a conflict the finer codec wins, among equals what the target has, and then the preferred source.
+    Memory: some 30 bytes a row.
 
     Args:
         teacher: name in messages.
@@ -159,8 +155,8 @@ def plan_vectors(
         InputError: if there are too few vectors to train ``pq``.
     """
     found: dict[str, Rows] = {}
-    for folder in list(sources)[:: -1 if options.prefer == LAST else 1]:
-        store = sources[folder]
+    order = list(sources.items())[:: -1 if options.prefer == LAST else 1]
+    for folder, store in (*target.items(), *order):
         for shard, own in store.own_rows():
             some = own if wanted is None else own & (wanted.locate(shard.keys) >= 0)
             found.setdefault(shard.name, Rows(folder, store, shard, np.flatnonzero(some)))
@@ -168,9 +164,8 @@ def plan_vectors(
     ranked = sorted(found.values(), key=lambda one: one.coarseness)
     index = sort_keys([one.keys for one in ranked])
     starts = np.cumsum([0, *map(len, ranked)])
-    comparison = _Comparison(teacher, options.prefer, target)
     progress.phase(f"compare {teacher}", int(starts[-1]))
-    chosen, missing = list[Rows](), 0
+    chosen, conflicts = list[Rows](), dict[bytes, VectorConflict]()
     is_whole = wanted is None and options.codec is None and options.shard_rows is None
     for start, one in zip(starts.tolist(), ranked, strict=False):
         firsts = index.locate(one.keys)
@@ -178,82 +173,42 @@ def plan_vectors(
         owners = np.searchsorted(starts, firsts, side="right") - 1
         for number in np.unique(owners[~is_first]).tolist():
             places = np.flatnonzero((owners == number) & ~is_first)
-            kept = ranked[number][firsts[places] - starts[number]]
-            is_whole &= not comparison.add(kept, one[places]).any()
-        first = one[is_first]
-        taken = np.ones(len(first), dtype=np.bool_)
-        absent = taken
-        for folder, store in target.items():
-            positions = store.locate(first.keys)
-            absent = positions < 0
-            for places, other in _rows_at(folder, store, positions):
-                if first.is_finer(other.shard.codec.name):
-                    comparison.add(first[places], other)
-                elif other.shard.name != one.shard.name:
-                    taken[places] &= ~comparison.add(other, first[places])
-        is_whole &= bool(taken.all())
-        chosen.append(first[taken])
-        missing += int((absent & taken).sum())
+            kept, left = ranked[number][firsts[places] - starts[number]], one[places]
+            cosines = _differing(kept, left)
+            if len(cosines):
+                is_whole &= one.folder in target
+                is_finer = kept.is_finer(left.shard.codec.name)
+                decided_by = "finer codec" if is_finer else options.prefer and f"--prefer {options.prefer}"
+                sides = kept.folder, left.folder, kept.way, left.way
+                conflict = conflicts.setdefault(
+                    canonical_json(sides), VectorConflict(teacher, *sides, decided_by or "")
+                )
+                conflict.rows += len(cosines)
+                conflict.worst_cosine = min(conflict.worst_cosine, float(cosines.min()))
+        if one.folder not in target:
+            chosen.append(one[is_first])
         progress.advance(len(one))
-    there = {shard.name for store in target.values() for shard in store.shards}
     whole, again = list[Rows](), list[Rows]()
-    # A union keeps rows that are never read, too. What is cut does not: new names might bring them forward.
     for one in chosen:
-        rows = len(one.shard)
-        is_same_form = options.shard_rows in (None, rows) and not one.is_finer(options.codec)
-        if not is_same_form or not (is_whole or len(one) == rows or one.shard.name in there):
-            again.append(one)
-        elif one.shard.name not in there:
-            whole.append(one)
+        # A union keeps rows that are never read, too. Cut, they might be read first under a new name.
+        is_same_form = options.shard_rows in (None, len(one.shard)) and not one.is_finer(options.codec)
+        is_file = is_same_form and (is_whole or len(one) == len(one.shard))
+        (whole if is_file else again).append(one)
     batches = list(_batches(again, options.codec, options.shard_rows or DEFAULT_SHARD_ROWS))
-    return VectorPlan(whole, batches, sum(map(len, chosen)), missing, comparison.sorted())
+    worst_first = sorted(conflicts.values(), key=lambda conflict: conflict.worst_cosine)
+    return VectorPlan(whole, batches, sum(map(len, chosen)), worst_first)
 
 
-def _rows_at(
-    folder: str, store: ShardStore, positions: NDArray[np.int64]
-) -> Iterator[tuple[NDArray[np.int64], Rows]]:
-    """Yield the rows at ``positions`` (-1: none) shard by shard, each with the places of its positions."""
-    found = np.flatnonzero(positions >= 0)
-    numbers, rows = shard_places(store, positions[found])
-    for number in np.unique(numbers).tolist():
-        yield found[numbers == number], Rows(folder, store, store.shards[number], rows[numbers == number])
-
-
-class _Comparison:
-    """Comparison of vectors that caches have of the same texts."""
-
-    def __init__(self, teacher: str, prefer: str | None, target: Stores) -> None:
-        self._teacher, self._prefer, self._target = teacher, prefer, target
-        self.conflicts: dict[bytes, VectorConflict] = {}
-
-    def add(self, kept: Rows, left: Rows) -> Mask:
-        """Compare vectors of the same n texts; return which differ beyond noise, bool of shape (n,)."""
-        angle = noise_angle(kept.shard.header) + noise_angle(left.shard.header)
-        beyond, worst = np.zeros(len(left), dtype=np.bool_), 1.0
-        for start in range(0, len(left), _BLOCK_ROWS):
-            block = slice(start, start + _BLOCK_ROWS)
-            x, y = kept[block].vectors, left[block].vectors
-            cosines, beyond[block] = compare_rows(x, y, np.full(len(x), angle))
-            worst = min(worst, float(cosines[beyond[block]].min(initial=1.0)))
-        if beyond.any():
-            key = canonical_json([kept.folder, left.folder, kept.way, left.way])
-            new = VectorConflict(
-                self._teacher, kept.folder, left.folder, kept.way, left.way, self._decision(kept, left)
-            )
-            conflict = self.conflicts.setdefault(key, new)
-            conflict.rows += int(beyond.sum())
-            conflict.worst_cosine = min(conflict.worst_cosine, worst)
-        return beyond
-
-    def _decision(self, kept: Rows, left: Rows) -> str:
-        if kept.shard.codec.name != left.shard.codec.name:
-            return "finer codec"
-        is_refused = self._prefer == LAST and kept.folder in self._target
-        return f"--prefer {self._prefer}" if self._prefer and not is_refused else ""
-
-    def sorted(self) -> list[VectorConflict]:
-        """Return the conflicts, the worst first."""
-        return sorted(self.conflicts.values(), key=lambda conflict: conflict.worst_cosine)
+def _differing(kept: Rows, left: Rows) -> NDArray[np.float64]:
+    """Return the cosines of those vectors of n texts that differ beyond noise."""
+    angle = noise_angle(kept.shard.header) + noise_angle(left.shard.header)
+    found = []
+    for start in range(0, len(left), _BLOCK_ROWS):
+        block = slice(start, start + _BLOCK_ROWS)
+        x, y = kept[block].vectors, left[block].vectors
+        cosines, beyond = compare_rows(x, y, np.full(len(x), angle))
+        found.append(cosines[beyond])
+    return np.concatenate(found)
 
 
 def _batches(rows: Sequence[Rows], codec: str | None, shard_rows: int) -> Iterator[tuple[Codec, list[Rows]]]:
