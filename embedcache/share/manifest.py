@@ -210,10 +210,10 @@ class ManifestSet:
         return sorted((one for one in self.files() if one.path.startswith(start)), key=lambda one: one.sha256)
 
     def codebooks(self, shards: Iterable[SharedFile]) -> list[SharedFile]:
-        """Return the codebooks of the teachers of ``shards``, where those are of codec ``pq``."""
-        teachers = {file.entry.teacher for file in shards if file.codec == "pq"}
-        every = self.files() if teachers else []
-        return [one for one in every if one.entry.kind is Kind.CODEBOOK and one.entry.teacher in teachers]
+        """Return the codebooks of the teachers of ``shards``."""
+        teachers = {file.entry.teacher for file in shards}
+        codebooks = (file for file in self.files() if file.entry.kind is Kind.CODEBOOK)
+        return [file for file in codebooks if file.entry.teacher in teachers]
 
     def teacher_names(self) -> dict[str, list[str]]:
         """Return the names of the teachers that have a contract there, sorted, by contract id."""
@@ -225,28 +225,21 @@ class ManifestSet:
                 names.setdefault(entry.teacher, set()).add(entry.stem)
         return {contract_id: sorted(called) for contract_id, called in names.items()}
 
-    def corpora(self) -> dict[str, list[str]]:
-        """Return the digests of the versions of each corpus, the newest first, by name."""
-        found: dict[str, list[str]] = {}
+    def corpora(self) -> dict[str, dict[str, dict[str, list[SharedFile]]]]:
+        """Return files by corpus, by digest of its version, and by view; empty for the corpus itself.
+
+        The newest version comes first. The files of a view are of one manifest, the newest that has it: a
+        manifest lists all files of a corpus.
+        """
+        found: dict[str, dict[str, dict[str, list[SharedFile]]]] = {}
         for manifest in reversed(self.manifests.values()):
             for card in manifest.corpora:
-                digests = found.setdefault(card.name, [])
-                digests += [card.digest] if card.digest not in digests else []
-        return found
-
-    def corpus_files(self, name: str, digest: str) -> dict[str, list[SharedFile]]:
-        """Return the files of a version of a corpus, by the view they belong to; empty for the corpus itself.
-
-        Each group is of one manifest, the newest that has it: a manifest lists all files of a corpus.
-        """
-        found: dict[str, list[SharedFile]] = {}
-        for manifest in reversed(self.manifests.values()):
-            if any((card.name, card.digest) == (name, digest) for card in manifest.corpora):
-                groups: dict[str, list[SharedFile]] = {}
+                views: dict[str, list[SharedFile]] = {}
                 for file in manifest.files:
-                    if file.entry.corpus == name:
-                        groups.setdefault(file.entry.view, []).append(file)
-                found = groups | found
+                    if file.entry.corpus == card.name:
+                        views.setdefault(file.entry.view, []).append(file)
+                versions = found.setdefault(card.name, {})
+                versions[card.digest] = views | versions.get(card.digest, {})
         return found
 
     def pushed_by(self, digests: Iterable[str]) -> str:

@@ -56,13 +56,14 @@ class Plan:
     def _add_corpora(
         self, source: Remote, listed: ManifestSet, cache: Cache | None, selection: Selection
     ) -> None:
-        versions = [(name, digest) for name, digests in listed.corpora().items() for digest in digests]
+        every = listed.corpora()
+        versions = [(name, digest) for name, digests in every.items() for digest in digests]
         for asked in selection.corpora:
             if not any(Selection(corpora=[asked]).takes_corpus(*version) for version in versions):
                 known = ", ".join(f"{name}@{digest[:12]}" for name, digest in versions)
                 raise InputError(f"{source.url}: no corpus {asked!r} (it has {known or 'none'}).")
         own = {} if cache is None or selection.is_part else {one.name: one for one in cache.corpora()}
-        for name, digests in listed.corpora().items():
+        for name, digests in every.items():
             wanted = [digest for digest in digests if selection.takes_corpus(name, digest)]
             mine = own.get(name)
             if wanted and mine is not None and mine.info.digest not in wanted:
@@ -74,7 +75,7 @@ class Plan:
                 # The newest version, where the cache has none of them.
                 self.corpora[name] = wanted[0] if mine is None else mine.info.digest
                 # The corpus itself, called "", comes first.
-                groups = sorted(listed.corpus_files(name, self.corpora[name]).items())
+                groups = sorted(digests[self.corpora[name]].items())
                 here = [] if mine is None else mine.view_names()
                 missing = [files for view, files in groups if view not in here]
                 if mine is None or len(missing) > 1:
