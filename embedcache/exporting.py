@@ -23,7 +23,7 @@ from embedcache.folders import folder_that_appears
 from embedcache.fsio import commit, commit_new, temporary_sibling
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.querying import open_cache, select_rows
-from embedcache.store import ShardStore
+from embedcache.store import Positions, ShardStore
 
 VECTORS_FILE, ROWS_FILE = "vectors.npy", "rows.parquet"
 
@@ -88,9 +88,8 @@ def export(
     rows = np.arange(len(chosen))
     if where is not None:
         rows = select_rows(opened, chosen.name, where, teacher=known.contract.id)
-    found = [store.locate(texts.keys_of(block)) >= 0 for block in _blocks(rows)]
-    has_vector = np.concatenate([np.zeros(0, np.bool_), *found])
-    missing = int(np.count_nonzero(~has_vector))
+    positions = store.locate(texts.keys_of(rows))
+    missing = int(np.count_nonzero(positions < 0))
     if missing and not skip_missing:
         build = f"embedcache build{f' --embed-views {view}' if view else ''}"
         raise MissingVectorsError(
@@ -99,53 +98,45 @@ def export(
         )
     if len(rows) == missing:
         raise InputError(f"no rows to export: {len(rows)} of {texts.title}, {missing} without a vector")
-    rows = rows[has_vector]
-    progress.phase("export", len(rows))
-    with _files_that_appear(target, overwrite=overwrite) as (table, vectors):
-        _write(texts, store, rows, table, vectors, progress)
+    progress.phase("export", len(rows) - missing)
+    with _files_that_appear(target, overwrite=overwrite) as files:
+        _write(texts, store, rows[positions >= 0], positions[positions >= 0], files, progress)
     size = sum(file.stat().st_size for file in ([target] if target.is_file() else target.iterdir()))
-    return ExportResult(target, chosen.name, known.name, len(rows), missing, size)
-
-
-def _blocks(rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    for start in range(0, len(rows), _BATCH_ROWS):
-        yield rows[start : start + _BATCH_ROWS]
+    return ExportResult(target, chosen.name, known.name, len(rows) - missing, missing, size)
 
 
 def _write(
     texts: Corpus,
     store: ShardStore,
     rows: NDArray[np.int64],
-    table: BinaryIO,
-    matrix: BinaryIO | None,
+    positions: Positions,
+    files: tuple[BinaryIO, BinaryIO | None],
     progress: Progress,
 ) -> None:
-    """Write rows that all have a vector: columns into ``table``, vectors into ``matrix`` if it is given."""
+    """Write the columns of rows into the first file; their vectors into the second, or as a column."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    width = store.contract.dimension
+    (table, matrix), width = files, store.contract.dimension
     values = {"row": lambda block: block, "text": texts.texts, "id": texts.ids, "label": texts.labels}
     types = {"row": "int64", "text": "string", **texts.info.types}
     fields = [pa.field(name, pa.type_for_alias(types[name])) for name in values if name in types]
-    schema = pa.schema(fields)
-    if matrix is None:
-        schema = schema.append(pa.field("vector", pa.list_(pa.float32(), width)))
-    else:
+    vector = pa.field("vector", pa.list_(pa.float32(), width))
+    schema = pa.schema(fields if matrix else [*fields, vector])
+    if matrix:
         header = {"descr": "<f4", "fortran_order": False, "shape": (len(rows), width)}
         np.lib.format.write_array_header_1_0(matrix, header)
-    # Components hardly repeat, and their bytes of one significance side by side compress by a third more.
-    split = {"vector.list.element": "BYTE_STREAM_SPLIT"} if matrix is None else None
-    with pq.ParquetWriter(
-        table, schema, compression="zstd", use_dictionary=False, column_encoding=split
-    ) as writer:
-        for block in _blocks(rows):
+    # Components hardly repeat; their bytes of one significance side by side compress by a third more.
+    split = {} if matrix else {"column_encoding": {"vector.list.element": "BYTE_STREAM_SPLIT"}}
+    with pq.ParquetWriter(table, schema, compression="zstd", use_dictionary=False, **split) as writer:
+        for start in range(0, len(rows), _BATCH_ROWS):
+            block = rows[start : start + _BATCH_ROWS]
             columns = [pa.array(values[field.name](block), field.type) for field in fields]
-            vectors = store.vectors(store.locate(texts.keys_of(block)))
-            if matrix is None:
-                columns.append(pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), width))
-            else:
+            vectors = store.vectors(positions[start : start + _BATCH_ROWS])
+            if matrix:
                 matrix.write(vectors.data)
+            else:
+                columns.append(pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), width))
             writer.write_batch(pa.record_batch(columns, schema=schema))
             progress.advance(len(block))
 

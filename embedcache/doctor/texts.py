@@ -6,7 +6,8 @@ import csv
 import gzip
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,18 @@ from embedcache.keys import first_occurrences
 from embedcache.progress import Progress
 from embedcache.store import Positions, ShardStore
 
-FORMATS = (".txt", ".tsv", ".csv", ".jsonl")
+
+def _json_row(line: str) -> dict[str, Any]:
+    value = json.loads(line)
+    return value if isinstance(value, dict) else {"text": value}
+
+
+_READERS: dict[str, Callable[[Iterable[str]], Iterable[dict[str, Any]]]] = {
+    ".txt": lambda lines: ({"text": line.rstrip("\r\n")} for line in lines),
+    ".tsv": partial(csv.DictReader, restkey="", delimiter="\t", quoting=csv.QUOTE_NONE),
+    ".csv": partial(csv.DictReader, restkey=""),
+    ".jsonl": lambda lines: map(_json_row, filter(str.strip, lines)),
+}
 _SPLIT_COLUMNS = ("split", "subset")
 _TRAINING = re.compile(r"(?:^|[\W_])train(?:ing)?(?![a-z])", re.IGNORECASE)
 # Scripts that put no blanks between words begin with Thai.
@@ -128,8 +140,8 @@ def read_evaluation_sets(paths: Iterable[str | Path]) -> dict[str, list[str]]:
             raise MissingInputError(f"{path}: no such evaluation set")
         files = {path.name: path}
         if path.is_dir():
-            inside = (file for file in sorted(path.rglob("*")) if _ending(file) in FORMATS and file.is_file())
-            files = {str(file.relative_to(path)): file for file in inside}
+            inside = (file for file in sorted(path.rglob("*")) if file.is_file())
+            files = {str(one.relative_to(path)): one for one in inside if _ending(one) in _READERS}
         read = {name: _read_texts(file) for name, file in files.items() if not _TRAINING.search(file.name)}
         if not any(read.values()):
             raise InputError(f"{path}: no texts to test on, expected values of several words")
@@ -142,30 +154,19 @@ def _ending(path: Path) -> str:
 
 
 def _read_texts(path: Path) -> list[str]:
-    if _ending(path) not in FORMATS:
-        raise InputError(f"{path}: unknown format, expected {', '.join(FORMATS)}, or these with .gz")
+    if _ending(path) not in _READERS:
+        raise InputError(f"{path}: unknown format, expected {', '.join(_READERS)}, or these with .gz")
     texts: dict[str, None] = {}
     opened = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as stream:
-            for row in _rows(stream, _ending(path)):
+            for row in _READERS[_ending(path)](stream):
                 split = next((str(row[name]) for name in _SPLIT_COLUMNS if name in row), "")
                 if not _TRAINING.match(split):
                     texts |= dict.fromkeys(value for value in row.values() if _is_text(value))
     except (ValueError, csv.Error, EOFError, OSError) as error:
         raise InputError(f"{path}: {error}") from error
     return list(texts)
-
-
-def _rows(stream: Iterable[str], ending: str) -> Iterable[Mapping[str, Any]]:
-    if ending == ".csv":
-        return csv.DictReader(stream, restkey="")
-    if ending == ".tsv":
-        return csv.DictReader(stream, restkey="", delimiter="\t", quoting=csv.QUOTE_NONE)
-    if ending == ".txt":
-        return ({"text": line.rstrip("\r\n")} for line in stream)
-    values = map(json.loads, filter(str.strip, stream))
-    return (value if isinstance(value, dict) else {"text": value} for value in values)
 
 
 def _is_text(value: object) -> bool:

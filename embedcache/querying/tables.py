@@ -81,8 +81,7 @@ def _rows_arms(connection: duckdb.DuckDBPyConnection, cache: Cache) -> Iterator[
 
 
 def _views_arms(connection: duckdb.DuckDBPyConnection, cache: Cache) -> Iterator[str]:
-    views = [view for corpus in cache.corpora() for view in corpus.views()]
-    for number, view in enumerate(views):
+    for number, view in enumerate(view for corpus in cache.corpora() for view in corpus.views()):
         connection.register(f"_views_{number}", corpus_table(view))
         names = f"'{view.of.name}' AS corpus, '{view.name}' AS view"
         yield f"SELECT {names}, row, key, text FROM _views_{number}"
