@@ -125,7 +125,7 @@ def _corpus(cache: Cache, corpus: Corpus, progress: Progress) -> Row:
         **corpus_facts(corpus),
         "duplicates": repeated,
         "bytes": sum((corpus.folder / part.file_name).stat().st_size for part in corpus.parts),
-        "read_from": [file.path for file in note.files] if note is not None else [],
+        "read_from": [path for path, _ in note.files] if note is not None else [],
     }
 
 

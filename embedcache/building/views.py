@@ -12,8 +12,8 @@ from embedcache.corpus.description import VIEWS, read_record
 from embedcache.corpus.readers import ReadOptions
 from embedcache.corpus.sources import Source
 from embedcache.corpus.view_store import (
-    ColumnCells,
     MakeRows,
+    column_cells,
     refuse_missing_column,
     store_view,
 )
@@ -98,5 +98,5 @@ def make_views(
 
 def _maker_of(view: PlannedView, sources: Sequence[Source], read: ReadOptions) -> MakeRows:
     if view.recipe.reads_source:
-        return ColumnCells(sources, read, str(view.recipe.parameters["column"])).make
+        return column_cells(sources, read, str(view.recipe.parameters["column"]))
     return lambda first_row, texts: view.maker(texts)

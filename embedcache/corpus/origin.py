@@ -6,13 +6,12 @@ shared, and where it is missing or damaged the source is simply read.
 
 from __future__ import annotations
 
-import os
-import stat
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import TypeAlias
 
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
@@ -21,23 +20,16 @@ from embedcache.corpus.part import STRICT
 from embedcache.corpus.readers import ReadOptions
 from embedcache.corpus.sources import Source
 from embedcache.errors import StorageError
-from embedcache.fsio import canonical_json, read_sealed_json, write_sealed_json
+from embedcache.fsio import canonical_json, file_state, read_sealed_json, write_sealed_json
 
-NOTE_VERSION = 3
+NOTE_VERSION = 4
 """Raised as well when the readers come to give other rows of the same file."""
 
 _TICK_NS = 2_000_000_000
 """A file may change unseen within a tick of its file system's clock; the coarsest keep two seconds."""
 
-
-@dataclass(frozen=True, config=STRICT)
-class SourceFile:
-    """State of a file: resolved path, size in bytes, times of its last change in nanoseconds."""
-
-    path: str
-    size: int
-    mtime_ns: int
-    ctime_ns: int
+SourceFiles: TypeAlias = tuple[tuple[str, list[int]], ...]
+"""Resolved path and :func:`file_state` of each file, in the order read."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -51,11 +43,11 @@ class SourceNote:
     """
 
     digest: str
-    files: tuple[SourceFile, ...]
+    files: SourceFiles
     options: ReadOptions
 
 
-def observe(sources: Sequence[Source]) -> tuple[SourceFile, ...] | None:
+def observe(sources: Sequence[Source]) -> SourceFiles | None:
     """Return the state of ``sources``; call it before they are read.
 
     Returns:
@@ -64,17 +56,12 @@ def observe(sources: Sequence[Source]) -> tuple[SourceFile, ...] | None:
     """
     files = []
     for source in sources:
-        if not isinstance(source, Path):
+        if not isinstance(source, Path) or not source.is_file():
             return None
-        try:
-            path = source.resolve(strict=True)
-            found = path.stat()
-            os.fspath(path).encode()
-        except (OSError, UnicodeEncodeError):
+        path, state = source.resolve(), file_state(source)
+        if abs(time.time_ns() - state[1]) < _TICK_NS or not str(path).isprintable():
             return None
-        if not stat.S_ISREG(found.st_mode) or abs(time.time_ns() - found.st_mtime_ns) < _TICK_NS:
-            return None
-        files.append(SourceFile(str(path), found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+        files.append((str(path), state))
     return tuple(files)
 
 

@@ -76,40 +76,40 @@ class PartCutter:
     """Cut a stream of columns into parts."""
 
     def __init__(self) -> None:
-        self._pending: list[Mapping[str, pa.Array]] = []
-        self._rows = self._bytes = 0
+        self._pending: dict[str, pa.Array] = {}
 
     def add(self, columns: Mapping[str, pa.Array]) -> Iterator[dict[str, pa.Array]]:
-        """Take rows, whose arrays have no offset, and yield the columns of each part that is full."""
+        """Take rows, and yield the columns of each part that is full."""
         import pyarrow as pa
 
-        rows, start = len(columns["key"]), 0
-        # Texts alone differ in size; the bytes up to each row are in their offsets.
-        ends = np.zeros(rows + 1, dtype=np.int64)
-        for column in columns.values():
-            if column.type == pa.large_string():
-                ends += np.frombuffer(column.buffers()[1], dtype=np.int64, count=rows + 1)
-        while start < rows:
-            room = int(ends[start]) + PART_BYTES - self._bytes
-            fitting = int(np.searchsorted(ends, room, side="right")) - 1 - start
-            # A row that exceeds the size of a part makes a part alone.
-            count = min(max(fitting, 0 if self._rows else 1), PART_ROWS - self._rows, rows - start)
-            if count:
-                self._pending.append({name: column.slice(start, count) for name, column in columns.items()})
-                self._rows += count
-                self._bytes += int(ends[start + count] - ends[start])
-                start += count
-            if self._rows == PART_ROWS or start < rows:
-                yield from self.rest()
+        before = self._pending or {name: column[:0] for name, column in columns.items()}
+        self._pending = {name: pa.concat_arrays([before[name], column]) for name, column in columns.items()}
+        while (rows := _fitting(self._pending)) < len(self._pending["key"]) or rows == PART_ROWS:
+            yield from self._first(rows)
+            self._pending = {name: column[rows:] for name, column in self._pending.items()}
 
     def rest(self) -> Iterator[dict[str, pa.Array]]:
         """Yield the columns of the last part, if any rows are left for one."""
+        if self._pending and len(self._pending["key"]):
+            yield from self._first(len(self._pending["key"]))
+
+    def _first(self, rows: int) -> Iterator[dict[str, pa.Array]]:
         import pyarrow as pa
 
-        pieces, self._pending = self._pending, []
-        self._rows = self._bytes = 0
-        if pieces:
-            yield {name: pa.concat_arrays([piece[name] for piece in pieces]) for name in pieces[0]}
+        # Of a slice, more than its own bytes would be written; concatenation copies.
+        yield {name: pa.concat_arrays([column[:rows]]) for name, column in self._pending.items()}
+
+
+def _fitting(columns: Mapping[str, pa.Array]) -> int:
+    """Return how many of the first rows fit into one part; a row that exceeds its size makes a part alone."""
+    import pyarrow.compute as pc
+
+    sizes = np.zeros(len(columns["key"]), dtype=np.int64)
+    for column in columns.values():
+        if str(column.type) == TEXT_TYPE:
+            sizes += pc.binary_length(column).to_numpy()
+    fitting = int(np.searchsorted(np.cumsum(sizes), PART_BYTES, side="right"))
+    return min(max(fitting, 1), PART_ROWS, len(sizes))
 
 
 def open_part(folder: Path, part: Part, types: Mapping[str, str]) -> pa.RecordBatch:

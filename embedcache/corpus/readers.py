@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -58,10 +59,11 @@ class ReadOptions:
         own = (self.text_column, self.id_column, self.label_column)
         return Columns(*own, more=every, delimiter=self.delimiter)
 
-    def text_of(self, row: RawRow) -> str | Problem:
-        """Return the text of a raw row as corpora keep it, or the problem for which the row is skipped."""
-        return text_of_row(
-            row,
+    @property
+    def text_of(self) -> Callable[[RawRow], str | Problem]:
+        """Function of :func:`text_of_row` for these options."""
+        return partial(
+            text_of_row,
             pairs=self.text2_column is not None,
             with_id=self.id_column is not None,
             with_label=self.label_column is not None,
@@ -198,22 +200,23 @@ def _with_formats(sources: Sequence[Source], options: ReadOptions) -> list[tuple
 def _kept_rows(
     sources: Sequence[Source], options: ReadOptions, report: ReadReport
 ) -> Generator[tuple[str, str, Any], None, None]:
-    labels, kept = _LabelType(), 0
-    with_label = options.label_column is not None
+    labels, text_of, kept = _LabelType(), options.text_of, 0
+    with_id, with_label = options.id_column is not None, options.label_column is not None
     for source, kind in _with_formats(sources, options):
         name, conditions, before = source_name(source), RowConditions(options.rows), kept
         with raw_rows(source, kind, options.columns()) as rows:
             report.column = rows.column
             for row in rows:
-                if not conditions.hold(row):
+                if options.rows and not conditions.hold(row):
                     report.not_asked += 1
                     continue
-                text, where = options.text_of(row), f"{name}:{row[0]}"
+                text = text_of(row)
                 if isinstance(text, Problem):
-                    report.skip(text.value, where)
+                    report.skip(text.value, f"{name}:{row[0]}")
                     continue
                 kept += 1
-                yield text, str(row[2]), labels.fitted(row[3], where) if with_label else None
+                label = labels.fitted(row[3], f"{name}:{row[0]}") if with_label else None
+                yield text, str(row[2]) if with_id else "", label
                 if kept == options.limit:
                     return
         if kept == before:

@@ -163,31 +163,28 @@ def refuse_missing_column(sources: Sequence[Source], options: ReadOptions, colum
             next(rows, None)
 
 
-class ColumnCells:
-    """Cells of a column, chunk by chunk in the order of the corpus's rows.
+def column_cells(sources: Sequence[Source], options: ReadOptions, column: str) -> MakeRows:
+    """Return what gives the cells of a column, chunk by chunk in the order of the corpus's rows.
+
+    It raises :class:`InputError` if the source has other rows than the corpus, or cannot be read.
 
     Args:
         sources, options: what the corpus was read from, and how.
         column: the column.
     """
+    cells = (cell for source in sources for cell in _cells_of(source, options, column))
 
-    def __init__(self, sources: Sequence[Source], options: ReadOptions, column: str) -> None:
-        self._cells = (cell for source in sources for cell in _cells_of(source, options, column))
-        self._name = f"column {column!r} of {', '.join(source_name(source) for source in sources)[:200]}"
-
-    def make(self, first_row: int, texts: list[str]) -> list[Made]:
-        """Return the cells beside ``texts``, which are the corpus's rows from ``first_row`` on.
-
-        Raises:
-            InputError: if the source has other rows than the corpus, or cannot be read.
-        """
-        found = list(islice(self._cells, len(texts)))
+    def make(first_row: int, texts: list[str]) -> list[Made]:
+        found = list(islice(cells, len(texts)))
         if [text for text, _ in found] != texts:
+            names = ", ".join(source_name(source) for source in sources)[:200]
             raise InputError(
-                f"{self._name} does not fit the corpus from row {first_row} on: the source changed while "
-                "it was read; run the same command again"
+                f"column {column!r} of {names} does not fit the corpus from row {first_row} on: the source "
+                "changed while it was read; run the same command again"
             )
         return [cell for _, cell in found]
+
+    return make
 
 
 def _columns(options: ReadOptions, column: str) -> Columns:
@@ -195,10 +192,10 @@ def _columns(options: ReadOptions, column: str) -> Columns:
 
 
 def _cells_of(source: Source, options: ReadOptions, column: str) -> Iterator[tuple[str, Made]]:
-    conditions, place = RowConditions(options.rows), -1 - len(options.rows)
+    conditions, text_of, place = RowConditions(options.rows), options.text_of, -1 - len(options.rows)
     with raw_rows(source, format_of(source, options.format), _columns(options, column)) as rows:
         for row in filter(conditions.hold, rows):
-            if not isinstance(text := options.text_of(row), Problem):
+            if not isinstance(text := text_of(row), Problem):
                 yield text, _made(row[place])
 
 

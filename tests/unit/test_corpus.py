@@ -545,7 +545,7 @@ def test_a_damaged_note_counts_as_none(tmp_path: Path, text: str | None) -> None
     path = note_path(tmp_path, "corpus")
     if text is None:
         value = read_sealed_json(path)
-        write_sealed_json(path, {**value, "files": [{**value["files"][0], "size": "4"}]})
+        write_sealed_json(path, {**value, "files": [[value["files"][0][0], ["4"]]]})
     else:
         path.write_text(text)
     assert read_note(tmp_path, "corpus") is None

@@ -42,7 +42,7 @@ from embedcache.corpus.readers import (
     read_batches,
 )
 from embedcache.corpus.sources import MemoryRows, corpus_name_of, expand_sources, find_sources, memory_rows
-from embedcache.corpus.view_store import ColumnCells
+from embedcache.corpus.view_store import column_cells
 from embedcache.errors import InputError, MissingInputError
 
 TEXTS = [
@@ -387,9 +387,9 @@ def test_a_column_beside_pairs_is_that_of_the_rows_kept(tmp_path: Path) -> None:
         ReadOptions("one", text2_column="two"),
     )
     texts = ["a cat\x1fa dog", "a stone\x1fthe road", "a river\x1fthe house"]
-    assert ColumnCells([path], options, "three").make(0, texts) == ["cell 0", "cell 2", "cell 6"]
+    assert column_cells([path], options, "three")(0, texts) == ["cell 0", "cell 2", "cell 6"]
     with pytest.raises(InputError, match="does not fit"):
-        ColumnCells([path], options, "three").make(0, texts[1:])
+        column_cells([path], options, "three")(0, texts[1:])
 
 
 @pytest.mark.parametrize("wrong", ["split", "=train", "split=", ""])
