@@ -22,8 +22,10 @@ from embedcache.views.edits import CORE, Draw, put, words_of_share
 from embedcache.views.recipe import Kept, Made, Maker, Recipe
 
 BATCH_TOKENS = 2048
+"""Tokens that a translator reads at once."""
 _LONGEST = 512
-_MOST_LOGITS = 1 << 26
+MOST_LOGITS = 1 << 26
+"""Logits of a forward pass of a masked language model: 256 MB."""
 # What begins a token that continues a word, or one that begins one, in the usual vocabularies.
 _CONTINUES, _BEGINS = "##", ("Ġ", "▁")
 # A translation may be this many times as long, and some tokens more, before it is cut off as endless.
@@ -127,29 +129,6 @@ def batches_of_one_length(tokens: Mapping[int, Sequence[int]], most: int) -> Ite
         yield from (found[start : start + size] for start in range(0, len(found), size))
 
 
-def mask_fill_maker(
-    recipe: Recipe, model: ModelFolder, device: str, *, batch_tokens: int | None = None
-) -> Maker:
-    """Return the maker of a ``mask-fill`` view.
-
-    Args:
-        recipe: the recipe.
-        model: the masked language model.
-        device: where it runs.
-        batch_tokens: tokens of a forward pass, in which all texts have one length; default: 256 MB of logits.
-
-    Raises:
-        TeacherError: if the model cannot be loaded, or cannot fill masks.
-        MissingExtraError: if its tokenizer needs a library that is not installed.
-    """
-    loaded, tokenizer = load_model(model, "AutoModelForMaskedLM", device)
-    if tokenizer.mask_token is None:
-        raise TeacherError(
-            f"{model.spec} has no mask token, so it can fill none; name a masked language model"
-        )
-    return _MaskFill(recipe, loaded, tokenizer, batch_tokens).make
-
-
 class _Masked(NamedTuple):
     """A text with masks in it; ``places`` are those of the words they hide, ``hidden`` the words."""
 
@@ -158,30 +137,46 @@ class _Masked(NamedTuple):
     hidden: list[str]
 
 
-class _MaskFill:
-    def __init__(self, recipe: Recipe, model: Any, tokenizer: Any, batch_tokens: int | None) -> None:
+class MaskFill:
+    """Maker of a ``mask-fill`` view.
+
+    Args:
+        recipe: the recipe.
+        model: the masked language model.
+        device: where it runs.
+
+    Raises:
+        TeacherError: if the model cannot be loaded, or cannot fill masks.
+        MissingExtraError: if its tokenizer needs a library that is not installed.
+    """
+
+    def __init__(self, recipe: Recipe, model: ModelFolder, device: str) -> None:
         import torch
 
-        self._model, self._tokenizer = model, tokenizer
+        self._model, self._tokenizer = load_model(model, "AutoModelForMaskedLM", device)
+        if self._tokenizer.mask_token is None:
+            raise TeacherError(
+                f"{model.spec} has no mask token, so it can fill none; name a masked language model"
+            )
         self._share, self._salt = float(recipe.parameters["share"]), recipe.salt
         # RoBERTa and its kin number their positions from 2.
-        self._longest = min(_longest(model, tokenizer, unused=2), _LONGEST)
-        self._words = _whole_words(tokenizer, model.get_output_embeddings().weight.shape[0])
-        self._batch_tokens = batch_tokens or max(_MOST_LOGITS // len(self._words), 1)
-        self._refused = torch.tensor([word is None for word in self._words], device=model.device)
+        self._longest = min(_longest(self._model, self._tokenizer, unused=2), _LONGEST)
+        self._words = _whole_words(self._tokenizer, self._model.get_output_embeddings().weight.shape[0])
+        self._refused = torch.tensor([word is None for word in self._words], device=self._model.device)
         self._numbers: dict[str, list[int]] = {}
         for number, word in enumerate(self._words):
             if word is not None:
                 self._numbers.setdefault(word.casefold(), []).append(number)
 
-    def make(self, texts: Sequence[str]) -> list[Made]:
+    def __call__(self, texts: Sequence[str]) -> list[Made]:
+        """Return each text with a share of its words replaced."""
         made: list[Made] = [Kept.NOTHING_TO_MASK] * len(texts)
         masked = {place: found for place, text in enumerate(texts) if (found := self._masked(text))}
         tokens = {
             place: self._tokenizer(one.text, truncation=True, max_length=self._longest)["input_ids"]
             for place, one in masked.items()
         }
-        for batch in batches_of_one_length(tokens, self._batch_tokens):
+        for batch in batches_of_one_length(tokens, max(MOST_LOGITS // len(self._words), 1)):
             filled = self._filled([tokens[one] for one in batch], [masked[one].hidden for one in batch])
             for one, new in zip(batch, filled, strict=True):
                 words = texts[one].split()
@@ -251,24 +246,21 @@ def _whole_words(tokenizer: Any, size: int) -> list[str | None]:
     return words
 
 
-def translation_maker(
-    recipe: Recipe, models: Sequence[ModelFolder], device: str, *, batch_tokens: int = BATCH_TOKENS
-) -> Maker:
+def translation_maker(recipe: Recipe, models: Sequence[ModelFolder], device: str) -> Maker:
     """Return the maker of a ``translation`` or ``back-translation`` view.
 
     Args:
         recipe: the recipe.
         models: the translators, in the order in which texts go through them.
         device: where they run.
-        batch_tokens: tokens that are read at once; all texts of a batch have one length.
 
     Raises:
         TeacherError: if a model cannot be loaded.
         MissingExtraError: if a tokenizer needs a library that is not installed.
     """
+    beams = int(recipe.parameters["beams"])
     translators = [
-        _Translator(*load_model(model, "AutoModelForSeq2SeqLM", device), recipe, batch_tokens)
-        for model in models
+        _Translator(*load_model(model, "AutoModelForSeq2SeqLM", device), beams) for model in models
     ]
 
     def make(texts: Sequence[str]) -> list[Made]:
@@ -283,9 +275,8 @@ def translation_maker(
 
 
 class _Translator:
-    def __init__(self, model: Any, tokenizer: Any, recipe: Recipe, batch_tokens: int) -> None:
-        self._model, self._tokenizer, self._batch_tokens = model, tokenizer, batch_tokens
-        self._beams = int(recipe.parameters["beams"])
+    def __init__(self, model: Any, tokenizer: Any, beams: int) -> None:
+        self._model, self._tokenizer, self._beams = model, tokenizer, beams
         self._longest = _longest(model, tokenizer)
 
     def translate(self, texts: list[str]) -> list[Made]:
@@ -293,7 +284,7 @@ class _Translator:
         made: list[Made] = [Kept.TOO_LONG] * len(texts)
         tokens = dict(enumerate(self._tokenizer(text, verbose=False)["input_ids"] for text in texts))
         fitting = {place: ids for place, ids in tokens.items() if len(ids) <= self._longest}
-        for batch in batches_of_one_length(fitting, self._batch_tokens):
+        for batch in batches_of_one_length(fitting, BATCH_TOKENS):
             for place, text in zip(batch, self._generated([tokens[one] for one in batch]), strict=True):
                 made[place] = text if text and not text.isspace() else Kept.EMPTY_OUTPUT
         return made

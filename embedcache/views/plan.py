@@ -8,7 +8,7 @@ from functools import cached_property
 
 from embedcache.errors import InputError
 from embedcache.views.edits import edit_maker
-from embedcache.views.models import ModelFolder, find_model, mask_fill_maker, translation_maker
+from embedcache.views.models import MaskFill, ModelFolder, find_model, translation_maker
 from embedcache.views.recipe import KINDS, Maker, Recipe, parse_views
 
 MASK_MODEL = "google-bert/bert-base-uncased"
@@ -70,7 +70,7 @@ class PlannedView:
         if kind in ("crop", "delete-words", "delete-one-word"):
             return edit_maker(self.recipe)
         if kind == "mask-fill":
-            return mask_fill_maker(self.recipe, self.models["mask-fill"], self.device)
+            return MaskFill(self.recipe, self.models["mask-fill"], self.device)
         if kind in ("translation", "back-translation"):
             return translation_maker(self.recipe, list(self.models.values()), self.device)
         raise InputError(f"view {self.recipe.name!r} is a {kind} of the source; build the corpus from it")

@@ -6,7 +6,6 @@ import gzip
 import io
 import sys
 import tracemalloc
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,102 +92,93 @@ def test_columns_of_arrow_may_be_dictionaries_large_or_views(tmp_path: Path) -> 
 
 
 def test_batches_are_full_across_files_of_any_format_in_the_order_named(tmp_path: Path) -> None:
-    files = [
-        put(
-            tmp_path,
-            f"{9 - number}{ENDINGS[kind]}",
-            encoded(kind, rows_of([f"{kind} {j}" for j in range(5)])),
-        )
-        for number, kind in enumerate(ENDINGS)
-    ]
+    texts = [[f"{kind} {number}" for number in range(5)] for kind in ENDINGS]
+    names = [f"{9 - number}{ending}" for number, ending in enumerate(ENDINGS.values())]
+    made = zip(names, ENDINGS, texts, strict=True)
+    files = [put(tmp_path, name, encoded(kind, rows_of(some))) for name, kind, some in made]
     batches = list(read_batches(files, ReadOptions(), ReadReport(), batch_rows=4))
     assert [len(batch.texts) for batch in batches] == [4] * 7 + [2]
-    assert [text for batch in batches for text in batch.texts] == [
-        f"{k} {j}" for k in ENDINGS for j in range(5)
-    ]
+    assert [text for batch in batches for text in batch.texts] == [text for some in texts for text in some]
     assert batches[0].ids is batches[0].labels is None
 
 
 @pytest.mark.parametrize(("kind", "codec"), [(kind, codec) for kind, codec in PACKED if kind in LINES])
 def test_standard_input_is_read_as_any_format_of_lines(monkeypatch: Any, kind: str, codec: str) -> None:
-    buffer = io.BufferedReader(io.BytesIO(packed(encoded(kind, rows_of(TEXTS)), codec)))  # type: ignore[arg-type]
+    buffer = io.BytesIO(packed(encoded(kind, rows_of(TEXTS)), codec))
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=buffer))
-    texts, _ = read("-", format=None if kind == "text" else kind)
-    assert texts == TEXTS
+    assert read("-", format=None if kind == "text" else kind)[0] == TEXTS
 
 
 # --- what is kept, skipped, or an error ------------------------------------------------------------------
 
-SKIPPED: list[tuple[str, bytes, list[str], dict[str, int]]] = [
-    (
-        "rows.txt",
-        (
-            b"\xef\xbb\xbffirst\r\n \tsecond \xef\xbb\xbf\n\n \t\nbad \xff\nnul\0\nthird\rstill\r\r\na\x1fb\n"
-            b"\xed\xa0\x80\nlast"
-        ),
-        ["first", " \tsecond \ufeff", "third\rstill\r", "last"],
-        {"empty": 2, "invalid utf-8": 2, "nul byte": 1, "pair separator": 1},
-    ),
-    (
-        "rows.jsonl",
-        b'{"text": "good", "n": 1}\n{"text": "cut\n["text"]\n17\n\n{"text": null}\n{"text": 5}\n'
-        b'{"text": ["a"]}\n'
-        b'{"n": 2}\n{"text": " "}\n{"text": "a\\u0000b"}\n{"text": "half \\ud83d"}\n' + b"[" * 100_000 + b"\n"
-        b'{"text": "whole \\ud83d\\ude00"}\n{"text": "caf\xe9"}\n',
-        ["good", "whole 😀"],
-        {
-            "malformed json": 4,
-            "empty": 2,
-            "null": 1,
-            "not a string": 2,
-            "missing column": 1,
-            "nul byte": 1,
-            "invalid utf-8": 2,
-        },
-    ),
-    (
-        "rows.csv",
-        (
-            b'\xef\xbb\xbftext,n\r\n"two\r\nlines, ""quoted""",1\r\n,2\r\n\r\n\xe9,3\n"a" b,4\n'
-            b"c,d,e\nf\nlast,\xe9"
-        ),
-        ['two\r\nlines, "quoted"', "last"],
-        {"empty": 2, "invalid utf-8": 1, "malformed csv": 1, "wrong number of columns": 2},
-    ),
-    (
-        "rows.tsv",
-        b'n\ttext\r\n1\t"open, and\r\n2\tclosed"\n\n3\ta\tb\n4\n5\t\n6\tcaf\xe9\n',
-        ['"open, and', 'closed"'],
-        {"empty": 2, "wrong number of columns": 2, "invalid utf-8": 1},
-    ),
+TRIMMED = ["first", " \tsecond \ufeff", "\rlast\r"]
+GOOD = {
+    "txt": b"good\n",
+    "jsonl": b'{"text": "good"}\n',
+    "csv": b"text,n\ngood,1\n",
+    "tsv": b"text\tn\ngood\t1\n",
+}
+SKIPPED = [
+    ("txt", b" \t\n", "empty"),
+    ("txt", b"bad \xff\n", "invalid utf-8"),
+    ("txt", b"\xed\xa0\x80", "invalid utf-8"),
+    ("txt", b"nul\0\n", "nul byte"),
+    ("txt", b"a\x1fb\n", "pair separator"),
+    ("jsonl", b'{"text": "cut\n', "malformed json"),
+    ("jsonl", b'["text"]\n', "malformed json"),
+    ("jsonl", b"[" * 100_000, "malformed json"),
+    ("jsonl", b"\n", "empty"),
+    ("jsonl", b'{"text": null}\n', "null"),
+    ("jsonl", b'{"text": ["a"]}\n', "not a string"),
+    ("jsonl", b'{"n": 2}\n', "missing column"),
+    ("jsonl", b'{"text": "a\\u0000b"}\n', "nul byte"),
+    ("jsonl", b'{"text": "half \\ud83d"}\n', "invalid utf-8"),
+    ("csv", b",2\n", "empty"),
+    ("csv", b"\r\n", "empty"),
+    ("csv", b"\xe9,3\n", "invalid utf-8"),
+    ("csv", b'"a" b,4\n', "malformed csv"),
+    ("csv", b"c,d,e\n", "wrong number of columns"),
+    ("csv", b"last", "wrong number of columns"),
+    ("tsv", b"a\rb\t1\n", "malformed csv"),
+    ("tsv", b"\xe9\t1\n", "invalid utf-8"),
+    ("tsv", b"c\td\te\n", "wrong number of columns"),
 ]
 
 
-@pytest.mark.parametrize(("name", "data", "kept", "skipped"), SKIPPED, ids=[one[0] for one in SKIPPED])
-def test_bad_rows_are_skipped_counted_and_placed(
-    tmp_path: Path, name: str, data: bytes, kept: list[str], skipped: dict[str, int]
+@pytest.mark.parametrize(("ending", "data", "reason"), SKIPPED)
+def test_a_bad_row_is_skipped_counted_and_placed(
+    tmp_path: Path, ending: str, data: bytes, reason: str
 ) -> None:
-    texts, report = read_data(tmp_path, name, data)
-    assert texts == kept
-    assert report.skipped == Counter(skipped)
-    assert report.first_skipped.keys() == skipped.keys()
-    assert str(tmp_path / name) in report.describe_skipped()
+    texts, report = read_data(tmp_path, f"rows.{ending}", GOOD[ending] + data)
+    where = f"{tmp_path}/rows.{ending}:{len(GOOD[ending].splitlines()) + 1}"
+    assert (texts, report.skipped, report.first_skipped) == (["good"], {reason: 1}, {reason: where})
 
 
-def test_the_place_of_a_bad_row_is_its_line(tmp_path: Path) -> None:
-    _, report = read_data(tmp_path, "rows.csv", b'text\n"two\nlines"\n \nc,d\n')
-    path = tmp_path / "rows.csv"
-    assert report.first_skipped == {"empty": f"{path}:4", "wrong number of columns": f"{path}:5"}
+@pytest.mark.parametrize(
+    ("name", "data", "kept"),
+    [
+        ("a.txt", b"\xef\xbb\xbffirst\r\n \tsecond \xef\xbb\xbf\n\rlast\r\r\n", TRIMMED),
+        ("a.jsonl", b'{"text": "whole \\ud83d\\ude00"}\n', ["whole 😀"]),
+        ("a.csv", b'\xef\xbb\xbftext,n\r\n"two\r\nlines, ""quoted""",1\r\n', ['two\r\nlines, "quoted"']),
+        ("a.tsv", b'n\ttext\r\n1\t"open, and\r\n2\tclosed"\n', ['"open, and', 'closed"']),
+    ],
+)
+def test_texts_are_never_altered(tmp_path: Path, name: str, data: bytes, kept: list[str]) -> None:
+    assert read_data(tmp_path, name, data)[0] == kept
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 def test_columnar_strings_that_are_not_utf8_cost_only_their_row(tmp_path: Path, kind: str) -> None:
-    offsets = pa.array([0, 1, 2, 3], pa.int32()).buffers()[1]
-    column = pa.Array.from_buffers(pa.string(), 3, [None, offsets, pa.py_buffer(b"a\xffc")])
-    data = (parquet_bytes if kind == "parquet" else ipc_bytes)(pa.table({"text": column}))
-    texts, report = read_data(tmp_path, f"rows.{kind}", data)
+    def table(middle: int) -> pa.Table:
+        buffers = [None, pa.array([0, 1, middle, 3], pa.int32()).buffers()[1], pa.py_buffer(b"a\xffc")]
+        return pa.table({"text": pa.Array.from_buffers(pa.string(), 3, buffers)})
+
+    write = parquet_bytes if kind == "parquet" else ipc_bytes
+    texts, report = read_data(tmp_path, f"rows.{kind}", write(table(2)))
     assert texts == ["a", "c"]
     assert report.first_skipped == {"invalid utf-8": f"{tmp_path / f'rows.{kind}'}:2"}
+    with pytest.raises(InputError, match="cannot be read as arrow"):
+        read_data(tmp_path, "beyond.arrow", ipc_bytes(table(1 << 28)))
 
 
 @pytest.mark.parametrize(
@@ -197,14 +187,11 @@ def test_columnar_strings_that_are_not_utf8_cost_only_their_row(tmp_path: Path, 
         (["1", "2", "true"], [1, 2, 1]),
         (["1.5", "2", "null"], [1.5, 2.0]),
         (['"a"', '""', '"b"'], ["a", "b"]),
-        (["1", "[2]", "3"], [1, 3]),
         (["0.5", "NaN", "Infinity"], [0.5]),
-        (["1", "1" + "0" * 30, "-3"], [1, -3]),
+        (["1", "1" + "0" * 30, "[3]"], [1]),
     ],
 )
-def test_labels_keep_their_type_and_unusable_ones_cost_their_row(
-    tmp_path: Path, values: list[str], kept: list[Any]
-) -> None:
+def test_labels_keep_their_type(tmp_path: Path, values: list[str], kept: list[Any]) -> None:
     data = "".join(f'{{"text": "t", "y": {value}}}\n' for value in values)
     path, report = put(tmp_path, "rows.jsonl", data), ReadReport()
     (batch,) = read_batches([path], ReadOptions("text", label_column="y"), report)
@@ -217,8 +204,7 @@ def test_ids_are_strings_and_never_missing(tmp_path: Path) -> None:
     data = "".join(f'{{"text": "t", "id": {v}}}\n' for v in ("7", '"x"', "null", '""', "2.5"))
     path, report = put(tmp_path, "rows.jsonl", data), ReadReport()
     (batch,) = read_batches([path], ReadOptions("text", "id"), report)
-    assert batch.ids == ["7", "x", "2.5"]
-    assert report.skipped == {"null id": 2}
+    assert (batch.ids, report.skipped) == (["7", "x", "2.5"], {"null id": 2})
 
 
 LONG = rows_of([f"row {number}" for number in np.random.default_rng(1).random(3000)])
@@ -229,25 +215,21 @@ def damaged(kind: str, codec: str, share: float) -> bytes:
     return data[: int(len(data) * share)]
 
 
+EURO = b"id;text;label\n1;Some text;0\n"
 REFUSED: list[tuple[str, bytes, dict[str, Any], str]] = [
     ("empty.txt", b"", {}, "empty"),
-    ("empty.csv.gz", packed(b"", "gz"), {}, "empty"),
     ("empty.parquet", b"", {}, "parquet"),
-    ("header.csv", b"text\n", {}, "no row|header"),
-    ("header.parquet", parquet_bytes(pa.table({"text": pa.array([], pa.string())})), {}, "no row|header"),
+    ("header.csv", b"text\n", {}, "header"),
     ("blank.txt", b"\n\xff\n\n", {}, r"2 empty .*, 1 invalid utf-8 \(first at .*:2\)"),
     ("list.jsonl", b'[{"text": "a"}]\n', {}, "JSON object"),
     ("rows.json", b"[]", {}, "--format"),
     ("rows.txt", b"a\n", {"format": "xml"}, "unknown format"),
     ("rows.txt", encoded("parquet", rows_of(["a"])), {}, "PAR1"),
-    ("rows.txt", encoded("arrow", rows_of(["a"])), {}, "ARROW1"),
     ("rows.csv", "text\n".encode("utf-16"), {}, "binary data"),
     ("rows.txt", gzip.compress(gzip.compress(b"a\n", mtime=0), mtime=0), {}, "binary data"),
     ("rows.jsonl", np.random.default_rng(0).bytes(3000), {}, "binary data"),
-    ("rows.arrow", b"plain text, and nothing more\n" * 9, {}, "as arrow"),
     ("rows.txt.gz", b"plain\n", {}, "gz"),
-    ("header.csv", b"t\xe9xt\na\n", {}, "no row|header"),
-    ("header.csv", b'"text"s,id\n', {}, "no row|header"),
+    ("header.csv", b"t\xe9xt\na\n", {}, "header"),
     ("open.csv", b'id,text\n1,a\n2,"open\n3,c\n4,d\n', {}, r"open\.csv:3: .*quote"),
     ("twice.csv", b"text,text\na,b\n", {}, "2 columns"),
     ("labels.jsonl", b'{"text": "t", "y": 1}\n{"text": "t", "y": "b"}\n', {"label_column": "y"}, ":2: label"),
@@ -257,15 +239,13 @@ REFUSED: list[tuple[str, bytes, dict[str, Any], str]] = [
     *((f"cut.{kind}", damaged(kind, "", share), {}, "cannot be read")
       for kind in ("parquet", "arrow") for share in (0.01, 0.5, 0.999)),
     # Fields that the ending does not promise, texts with commas, and no header.
-    ("euro.csv", b"id;text;label\n1;Some text;0\n", {}, "--delimiter"),
-    ("euro.csv", b"id;text;label\n1;Some text;0\n", {"text_column": "text"}, "id;text;label"),
-    ("tabs.csv", b"id\ttext\n1\tSome text\n", {}, "--delimiter"),
+    ("euro.csv", EURO, {}, "id;text;label.*--delimiter"),
+    ("euro.csv", EURO, {"text_column": "text"}, "id;text;label"),
     ("rows.csv", b"text\na\n", {"delimiter": "::"}, "--delimiter"),
     ("rows.txt", b"a\n", {"delimiter": ";"}, "--format csv"),
     ("commas.csv", b"text\n" + b"One, two.\n" * 3 + b"Three.\n" * 90, {}, r"commas\.csv:2: 2 fields"),
-    ("bare.tsv", b"A first text.\nA second one.\n", {}, "A first text.*--text-column.*--format text"),
     ("bare.tsv", b"1\tA first text.\n2\tA second one.\n", {}, "A first text.*--text-column"),
-    ("bare.csv", b"word\nanother\n", {}, "word.*--text-column"),
+    ("bare.csv", b"word\nanother\n", {}, "word.*--text-column.*--format text"),
 ]  # fmt: skip
 
 
@@ -280,44 +260,25 @@ def test_what_cannot_be_read_is_one_error(
     assert "\n" not in str(caught.value)
 
 
-def test_few_rows_of_another_width_are_counted(tmp_path: Path) -> None:
+def test_few_rows_of_another_width_are_counted_and_a_delimiter_that_is_given_is_used(tmp_path: Path) -> None:
     few = b"text\n" + b"Three.\n" * 300 + b"One, two.\n" * 3
     assert read_data(tmp_path, "rows.csv", few)[1].skipped == {"wrong number of columns": 3}
-
-
-@pytest.mark.parametrize("delimiter", [";", "semicolon"])
-def test_a_delimiter_that_is_given_is_used(tmp_path: Path, delimiter: str) -> None:
-    data = 'id;text\n1;"a; b"\n2;c, d\n'
-    texts, report = read_data(tmp_path, "euro.csv", data, id_column="id", delimiter=delimiter)
-    assert texts == ["a; b", "c, d"]
-    assert report.column == "text"
-    assert read_data(tmp_path, "rows.csv", "a;b, the text\nx;y,z\n", delimiter="comma", text_column="a;b")
-
-
-def test_an_arrow_offset_out_of_bounds_is_found(tmp_path: Path) -> None:
-    offsets = pa.array([0, 1, 1 << 28, 3], pa.int32()).buffers()[1]
-    column = pa.Array.from_buffers(pa.string(), 3, [None, offsets, pa.py_buffer(b"abc")])
-    batch = pa.RecordBatch.from_arrays([column], ["text"])
-    with pytest.raises(InputError, match="cannot be read as arrow"):
-        read_data(tmp_path, "rows.arrow", ipc_bytes(pa.Table.from_batches([batch])))
+    for delimiter in (";", "semicolon"):
+        assert read_data(tmp_path, "euro.csv", EURO, id_column="id", delimiter=delimiter)[0] == ["Some text"]
 
 
 def test_long_lines_are_kept_whole_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = "é" * (1 << 20)
-    assert read_data(tmp_path, "rows.txt.gz", packed(f"a\n{long}\nb\n".encode(), "gz"))[0] == ["a", long, "b"]
-    assert read_data(tmp_path, "rows.csv", f"text\n{long}\n")[0] == [long]
+    for name, head in (("rows.txt", ""), ("rows.csv", "text\n")):
+        assert read_data(tmp_path, name, f"{head}{long}\n")[0] == [long]
     monkeypatch.setattr(formats, "MAX_LINE_BYTES", 1 << 20)
     with pytest.raises(InputError, match=r"rows\.txt:2: "):
-        read_data(tmp_path, "rows.txt", b"a\n" + b"x" * ((1 << 20) + 1) + b"\n")
+        read_data(tmp_path, "rows.txt", f"a\n{long}\n")
 
 
 def test_text_with_a_few_control_characters_is_text(tmp_path: Path) -> None:
-    lines = [
-        "PAR1 is a region.",
-        "BZh",
-        *(f"line {number} of a log \x1b[1mbold\x1b[0m" for number in range(30)),
-    ]
-    assert read_data(tmp_path, "rows.txt", "\n".join([*lines, "\x01"]))[0] == [*lines, "\x01"]
+    lines = ["PAR1 is a region.", *(f"line {n} of a log \x1b[1mbold\x1b[0m" for n in range(30)), "\x01"]
+    assert read_data(tmp_path, "rows.txt", "\n".join(lines))[0] == lines
 
 
 # --- columns, conditions, pairs --------------------------------------------------------------------------
@@ -333,12 +294,8 @@ def test_a_missing_column_names_those_found(tmp_path: Path, kind: str) -> None:
     for option, asked in options:
         with pytest.raises(MissingInputError, match=f"'nope'.* number, text, label.*{option}"):
             check_sources([path], asked)
-
-
-def test_plain_text_has_no_columns(tmp_path: Path) -> None:
-    for options in ({"text_column": "c"}, {"id_column": "c"}, {"text2_column": "c"}, {"rows": ("c=1",)}):
-        with pytest.raises(MissingInputError, match="no column 'c'"):
-            read_data(tmp_path, "rows.txt", b"a\n", **options)
+        with pytest.raises(MissingInputError, match="plain text"):
+            check_sources([put(tmp_path, "rows.txt", "a")], asked)
 
 
 @pytest.mark.parametrize(
