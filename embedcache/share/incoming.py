@@ -171,7 +171,7 @@ class Incoming:
             path = files[0].path if files else "what came"
             raise self.refusal([file.sha256 for file in files], f"{path} is refused ({error})") from error
 
-    def check_corpora(self, digests: Mapping[str, str], files: Iterable[SharedFile]) -> None:
+    def check_corpora(self, digests: Mapping[str, str], files: Sequence[SharedFile]) -> None:
         """Check every row, key and view of the corpora in the quarantine.
 
         Args:
@@ -181,18 +181,18 @@ class Incoming:
         Raises:
             RemoteError: if one is not what it says it is, or has other files than its description names.
         """
-        for name, digest in digests.items():
+        for name in sorted({file.entry.corpus for file in files}):
             mine = [file for file in files if file.entry.corpus == name]
             with self.refusing(mine):
-                named, texts = set[Path](), [self.staged.corpus(name)] if mine else list[Corpus]()
-                for one in (view for corpus in texts for view in (corpus, *corpus.views())):
-                    named.update(corpus_paths(one))
-                    for place, wrong in check_rows(one):
-                        raise RemoteError(f"{one.title}: {place}: {wrong}")
-                if any(one.info.digest != digest for one in texts):
-                    raise RemoteError(f"corpus {name!r} has another digest than its card")
+                corpus, named = self.staged.corpus(name), set[Path]()
+                for texts in (corpus, *corpus.views()):
+                    named.update(corpus_paths(texts))
+                    for place, wrong in check_rows(texts):
+                        raise RemoteError(f"{place}: {wrong}")
+                if corpus.info.digest != digests[name]:
+                    raise RemoteError("the corpus has another digest than its card")
                 if named != {self.path(file) for file in mine}:
-                    raise RemoteError(f"corpus {name!r} has other files than its description names")
+                    raise RemoteError("its files are not those that its description names")
 
     def check_documents(self, files: Iterable[SharedFile]) -> None:
         """Check files of teachers in the quarantine, but for shards.

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from embedcache.cache import Cache
 from embedcache.errors import InputError, RemoteError
-from embedcache.inventory import Kind
 from embedcache.share.files import Selection, missing_files
 from embedcache.share.manifest import ManifestSet, SharedFile, manifest_names, names_beginning, read_manifests
 from embedcache.share.remote import Remote
@@ -23,7 +22,7 @@ class Plan:
         corpora: digest of each wanted corpus, here or missing, by name.
         teachers: names of the wanted teachers, by contract id.
         texts: files of the corpora that are missing or have missing views.
-        documents: files of the teachers, but for shards: missing ones, and those that missing ones refer to.
+        documents: files of the teachers of which something is missing, but for shards.
         shards: missing shards.
         left_out: corpora of the remote under names that the cache uses for other rows.
     """
@@ -95,9 +94,7 @@ class Plan:
         missing = files if cache is None else missing_files(cache, files)
         self.shards = [file for file in missing if file.rows]
         touched = {file.entry.teacher for file in missing}
-        contracts = [one for one in files if one.entry.kind is Kind.CONTRACT and one.entry.teacher in touched]
-        documents = [file for file in missing if not file.rows]
-        self.documents = list(dict.fromkeys([*documents, *contracts, *listed.codebooks(self.shards)]))
+        self.documents = [file for file in files if not file.rows and file.entry.teacher in touched]
 
 
 def select_manifests(

