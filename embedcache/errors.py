@@ -13,6 +13,11 @@ class EmbedCacheError(Exception):
 
     exit_code = 2
 
+    # FileNotFoundError would print as "[Errno ...]", and KeyError as the repr of the message.
+    def __str__(self) -> str:
+        """Return the message alone."""
+        return str(self.args[0]) if self.args else ""
+
 
 class InputError(EmbedCacheError, ValueError):
     """A corpus, a file or an argument that cannot be used as it is."""
@@ -20,11 +25,6 @@ class InputError(EmbedCacheError, ValueError):
 
 class MissingInputError(InputError, FileNotFoundError):
     """A file, folder or column that was named but is not there."""
-
-    # FileNotFoundError would print as "[Errno ...]"; the message alone is what helps.
-    def __str__(self) -> str:
-        """Return the message alone."""
-        return str(self.args[0]) if self.args else ""
 
 
 class TeacherError(EmbedCacheError, ValueError):
@@ -56,11 +56,6 @@ class NonFiniteVectorError(EmbedCacheError, ArithmeticError):
 class MissingVectorsError(EmbedCacheError, KeyError):
     """Texts were looked up that the cache holds no vector for."""
 
-    # KeyError would print the repr of the message.
-    def __str__(self) -> str:
-        """Return the message alone."""
-        return str(self.args[0]) if self.args else ""
-
 
 class CorruptCacheError(EmbedCacheError, ValueError):
     """A file of the cache is not what its name or its header says it is."""
@@ -77,16 +72,8 @@ class StorageError(EmbedCacheError, OSError):
 
     exit_code = 1
 
-    def __str__(self) -> str:
-        """Return the message alone."""
-        return str(self.args[0]) if self.args else ""
-
 
 class RemoteError(EmbedCacheError, OSError):
     """A remote cannot be reached, or what lies there is not what it should be."""
 
     exit_code = 1
-
-    def __str__(self) -> str:
-        """Return the message alone."""
-        return str(self.args[0]) if self.args else ""
