@@ -7,7 +7,6 @@ contract names the contract of its base and the digest of the map, which is stor
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -19,7 +18,7 @@ from embedcache.codecs import Vectors
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import CorruptCacheError, InputError, MissingVectorsError
-from embedcache.fsio import canonical_json, write_bytes
+from embedcache.fsio import canonical_json, map_regular, write_bytes
 from embedcache.missing import MissingRows
 from embedcache.store.base import VectorBatch
 from embedcache.teacher.classifier import modules_of
@@ -53,10 +52,7 @@ def projection_contract(base: Contract, matrix: NDArray[np.float32]) -> Contract
     if matrix.ndim != 2 or matrix.shape[1] != base.dimension:
         raise InputError(f"a map of shape {matrix.shape} for vectors of {base.dimension} dimensions")
     digest = hashlib.sha256(projection_bytes(matrix)).hexdigest()
-    modules = [
-        *(json.loads(base.modules) if base.modules else []),
-        {"type": "Projection", "of": base.id, "weights": digest},
-    ]
+    modules = [*modules_of(base), {"type": "Projection", "of": base.id, "weights": digest}]
     return replace(
         base,
         output=OUTPUT,
@@ -104,7 +100,7 @@ def base_of(cache: Cache, teacher: CachedTeacher) -> CachedTeacher:
     """Find the teacher whose vectors a projection maps.
 
     Raises:
-        InputError: if ``teacher`` is no projection, or the cache lacks its base.
+        InputError: if ``teacher`` is not a projection, or the cache lacks its base.
     """
     wanted = _entry(teacher)["of"]
     for other in cache.teachers():
@@ -120,7 +116,7 @@ def read_projection(cache: Cache, teacher: CachedTeacher) -> NDArray[np.float32]
     """Read the map of a projection: float32, shape (d, base's d).
 
     Raises:
-        InputError: if ``teacher`` is no projection.
+        InputError: if ``teacher`` is not a projection.
         CorruptCacheError: if the file is missing or damaged.
     """
     from safetensors import SafetensorError
@@ -128,7 +124,7 @@ def read_projection(cache: Cache, teacher: CachedTeacher) -> NDArray[np.float32]
 
     path, wanted = cache.teacher_folder(teacher.contract) / PROJECTION, _entry(teacher)["weights"]
     try:
-        data = path.read_bytes()
+        data = bytes(map_regular(path))
         if hashlib.sha256(data).hexdigest() != wanted:
             raise ValueError("its digest is not the one in the contract")
         matrix: NDArray[np.float32] = load(data)["weight"]
@@ -163,27 +159,24 @@ def extend(cache: Cache, teacher: CachedTeacher, corpus: Corpus) -> Iterator[tup
     base, matrix = base_of(cache, teacher), read_projection(cache, teacher)
     given, made = cache.store(base.contract), cache.store(teacher.contract)
     missing = MissingRows.of(corpus, made)
-    total, done = len(missing), 0
-    places = given.locate(missing.keys())
+    keys, total = missing.keys(), len(missing)
+    places = given.locate(keys)
     if lacking := int((places < 0).sum()):
         raise MissingVectorsError(
             f"{lacking} of {missing.distinct} texts of {corpus.title} have no vector of teacher "
-            f"{base.name!r} yet, which {teacher.name!r} is made of: run 'embedcache build' for this corpus "
-            "and teacher (it encodes only what is missing)"
+            f"{base.name!r}, the base of {teacher.name!r}: run 'embedcache build' for this corpus and teacher"
         )
-    yield done, total
-    for rows in missing.windows(ROWS_A_SHARD):
-        keys = missing.keys(rows)
-        places = given.locate(keys)
-        vectors = apply_projection(matrix, given.vectors(places))
-        made.put(VectorBatch(keys, vectors, *given.seen(places), {"projection": base.contract.id}))
-        done += len(rows)
-        yield done, total
+    yield 0, total
+    for start in range(0, total, ROWS_A_SHARD):
+        rows = places[start : start + ROWS_A_SHARD]
+        vectors, provenance = apply_projection(matrix, given.vectors(rows)), {"projection": base.contract.id}
+        made.put(VectorBatch(keys[start : start + len(rows)], vectors, *given.seen(rows), provenance))
+        yield start + len(rows), total
     made.finish()
 
 
 def _entry(teacher: CachedTeacher) -> dict[str, str]:
+    """The module of a projection: ``of`` and ``weights``."""
     if not is_derived(teacher.contract):
         raise InputError(f"teacher {teacher.name!r} is no projection: its vectors are a model's own")
-    found: dict[str, str] = json.loads(teacher.contract.modules)[-1]
-    return found
+    return modules_of(teacher.contract)[-1]

@@ -14,10 +14,10 @@ from embedcache.copying.options import LAST, CopyOptions
 from embedcache.errors import InputError
 from embedcache.fsio import canonical_json
 from embedcache.keys import KeyArray, KeyIndex
-from embedcache.noise import compare_rows, noise_angle
 from embedcache.progress import Progress
 from embedcache.store import Shard, ShardStore, VectorBatch
 from embedcache.store.index import sort_keys
+from embedcache.store.noise import compare_rows, noise_angle
 
 DEFAULT_SHARD_ROWS = 16384
 _BLOCK_ROWS = 8192

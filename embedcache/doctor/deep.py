@@ -1,7 +1,7 @@
 """Deep check: stored vectors compared with what the live teacher computes for the same texts.
 
 A vector is wrong if it is farther from the live one than its codec loses, two runs differ
-(:mod:`embedcache.noise`) and another device or library version explains.
+(:mod:`embedcache.store.noise`) and another device or library version explains.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from embedcache.doctor.findings import EXAMPLES, Finding, Level
 from embedcache.errors import InputError
 from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray, key_array
 from embedcache.live import Computing, compute_dtypes
-from embedcache.noise import COMPUTE_COSINE
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.reuse import shard_places
 from embedcache.store import Positions, ShardStore
+from embedcache.store.noise import COMPUTE_COSINE
 
 LIVE = "live teacher"
 """Name of the finding."""

@@ -18,10 +18,10 @@ from embedcache.doctor.deep import MESSAGES, compare_with_live, sample_texts
 from embedcache.errors import ContractMismatchError, TeacherError
 from embedcache.keys import key_array
 from embedcache.live import Computing
-from embedcache.noise import compare_rows, noise_angle
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.reuse import shard_places
 from embedcache.store import ShardStore
+from embedcache.store.noise import compare_rows, noise_angle
 from embedcache.teacher.lazy import columns_of
 from embedcache.teacher.resolve import ALIASES
 from embedcache.teacher.token_table import TokenTable

@@ -118,11 +118,6 @@ class OpenLmdb:
         with _explained(self.path), self.environment.begin() as transaction:
             return list(transaction.cursor().iternext(values=False))
 
-    def close(self) -> None:
-        """Close the file; buffers handed out before must not be used any more."""
-        self._guard = None
-        self.environment.close()
-
 
 def open_lmdb(path: Path, *, writable: bool) -> OpenLmdb:
     """Return the open file at ``path``, the same object as long as it is used in this process.
@@ -268,11 +263,6 @@ class LmdbShards(ShardContainer):
             if unknown:
                 self._checked.save()
         return [name for name in names if name not in self._sound]
-
-    def close(self) -> None:
-        """Close the file; buffers handed out before must not be used any more."""
-        if "_lmdb" in self.__dict__:
-            self.__dict__.pop("_lmdb").close()
 
     def finish(self) -> None:
         """Write the seal: size and digest of the file, and the shards in it."""

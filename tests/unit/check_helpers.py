@@ -75,7 +75,6 @@ def content_of(cache: Path) -> dict[str, str]:
             for shard in shards.names():
                 digest = hashlib.sha256(memoryview(shards.open(shard))).hexdigest()
                 found[f"{Path(name).parent}/shards/{shard}.arrow"] = digest
-            shards.close()
         elif path.name != "vectors.seal.json":
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
     return found

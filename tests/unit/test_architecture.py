@@ -19,7 +19,7 @@ FLOORS = [
     ["errors"],
     ["lazy", "keys", "pairs", "fsio", "arrow_file", "sizes", "progress"],
     ["folders", "codecs", "contract"],
-    ["store", "corpus", "teacher", "views", "noise"],
+    ["store", "corpus", "teacher", "views"],
     ["scan", "cache_documents"],
     ["cache"],
     [

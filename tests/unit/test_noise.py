@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from embedcache.codecs import get_codec, measure
-from embedcache.noise import compare_rows, noise_angle
 from embedcache.store import ShardHeader
+from embedcache.store.noise import compare_rows, noise_angle
 from embedcache.testing import example_contract
 
 
