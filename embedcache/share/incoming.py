@@ -5,6 +5,7 @@ Files are downloaded there, checked, compared with the teacher, and only then mo
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -142,6 +143,8 @@ class Incoming:
     def _download_one(self, one: tuple[str, int, Path]) -> None:
         try:
             self.remote.fetch(*one, self.progress.advance)
+            with one[2].open("rb") as handle:  # several at once: admitted one by one, they would take turns
+                os.fsync(handle.fileno())
         except DamagedError as error:
             raise self.refusal([one[0]], str(error)) from error
 
