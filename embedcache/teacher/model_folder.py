@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+import pickle
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -148,40 +148,29 @@ def weights_digest(folder: Path) -> tuple[str, list[str]]:
     for path in weight_files(folder):
         is_transformer = path.parent == transformer_folder(folder)
         place = "." if is_transformer else path.parent.relative_to(folder).as_posix()
-        read = _safe_tensors if path.suffix == ".safetensors" else _pickled_tensors
-        for name, tensor in read(path):
+        for name, tensor in _tensors(path).items():
             data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
             digest = hashlib.sha256(data.data).hexdigest()
             entries[f"{place}/{name}"] = f"{tensor.dtype}:{list(tensor.shape)}:{digest}"
     return _digest(entries), sorted(entries)
 
 
-def _safe_tensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as handle:
-            for name in handle.keys():  # noqa: SIM118 - a safetensors handle is no mapping
-                yield name, handle.get_tensor(name)
-    except SafetensorError as error:
-        raise TeacherError(f"{path} is damaged ({error}); copy the model again") from error
-
-
-def _pickled_tensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    import pickle
-
+def _tensors(path: Path) -> dict[str, torch.Tensor]:
+    """Read a weight file; a pickle may hold tensors alone."""
     import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
 
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        if not isinstance(state, dict) or not all(isinstance(one, torch.Tensor) for one in state.values()):
-            raise pickle.UnpicklingError("no mapping of tensors")
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise TeacherError(
-            f"{path} holds more than plain tensors or is damaged, and is not loaded: use the model in "
-            "safetensors form"
-        ) from error
-    yield from sorted(state.items())
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        state: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        if isinstance(state, dict) and all(isinstance(one, torch.Tensor) for one in state.values()):
+            return state
+        reason = "it is no mapping of tensors"
+    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        reason = str(error).partition("\n")[0]
+    raise TeacherError(f"{path} is damaged or holds more than tensors ({reason}): copy the safetensors form")
 
 
 def architecture_digest(folder: Path) -> str:

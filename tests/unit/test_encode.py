@@ -378,16 +378,6 @@ def test_bfloat16_is_packed_only_if_the_cpu_can(monkeypatch: pytest.MonkeyPatch,
 
 
 @packs
-@pytest.mark.parametrize(("gelu", "bias"), [(False, True), (True, False)])
-def test_a_packed_layer_is_the_layer_it_was_made_of(gelu: bool, bias: bool) -> None:
-    torch.manual_seed(0)
-    linear, x = nn.Linear(24, 40, bias=bias), torch.randn(3, 5, 24)
-    with torch.no_grad():
-        wanted = F.gelu(linear(x)) if gelu else linear(x)
-        torch.testing.assert_close(PackedLinear(linear, gelu=gelu)(x), wanted, atol=1e-5, rtol=0)
-
-
-@packs
 @pytest.mark.parametrize("activation", ["gelu_new", "relu"])
 def test_only_the_exact_gelu_is_fused(tmp_path: Path, activation: str) -> None:
     config = tiny_encoder(tmp_path / "model", plain=True) / "config.json"
