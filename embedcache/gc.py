@@ -118,10 +118,6 @@ def _teacher_candidates(cache: Cache, unused: bool) -> Iterator[tuple[Path, str]
             yield folder, "index of a removed teacher"
     for contract in contracts.values():
         store = cache.store(contract)
-        needed = {shard.header.codebook for shard in store.shards}
-        for path in (cache.teacher_folder(contract) / "codebooks").glob("*.npy"):
-            if path.stem not in needed:
-                yield path, "codebook of no shard"
         # Its length reads the index, and makes one if there is none.
         used = store.index_files if len(store) else []
         for path in (cache.derived_folder / "index" / contract.id).glob("[!.]*.npy"):

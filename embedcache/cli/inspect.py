@@ -83,7 +83,7 @@ def info_command(name: str | None, cache: str, as_json: bool) -> None:
         if name is not None and title in _LISTED:
             for row in rows:
                 facts = [(key, text) for key, value in row.items() if (text := _cell(key, value))]
-                print_table(("", ""), facts, title.removesuffix("s"))
+                print_table(("", ""), facts, title)
         elif rows:
             _print_rows(title, rows, _LISTED.get(title, tuple(rows[0])))
 
@@ -140,7 +140,7 @@ def _print_teachers(teachers: Iterable[TeacherMatch]) -> None:
             one.codec,
             one.shard and one.shard[:12],
             one.tokens or None,
-            one.truncated,
+            one.truncated if one.codec else None,
             describe_differences(one.differences),
         )
         for one in teachers

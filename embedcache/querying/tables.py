@@ -128,7 +128,6 @@ def teacher_facts(cache: Cache, teachers: Sequence[CachedTeacher]) -> dict[str, 
     """
     store = cache.store(teachers[0].contract)
     return {
-        **store.contract.to_json(),
         "teacher": teachers[0].name,
         "names": [teacher.name for teacher in teachers],
         "contract": store.contract.id,
@@ -138,6 +137,7 @@ def teacher_facts(cache: Cache, teachers: Sequence[CachedTeacher]) -> dict[str, 
         "codec": ", ".join(sorted({shard.codec.name for shard in store.shards})) or store.codec_name,
         "store": store.kind,
         "origin": teachers[0].origin,
+        **store.contract.to_json(),
     }
 
 
