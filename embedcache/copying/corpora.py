@@ -88,7 +88,7 @@ def choose_corpora(caches: Sequence[Cache], here: Cache | None, options: CopyOpt
             teacher = options.teachers[0].partition("=")[0] if len(options.teachers) == 1 else None
             rows = select_rows(source, corpus.name, options.where, teacher=teacher)
             if name == corpus.name:
-                name = subset_name(name, len(corpus), where=options.where)
+                name = subset_name(name, options.where)
         elif here is not None and name in here.corpus_names():
             corpora = [here.corpus(name), *corpora]
         if rows is None or len(rows):

@@ -45,22 +45,11 @@ def text_keys(
     return np.concatenate([one.keys() if rows is None else one.keys_of(rows) for one in chosen])
 
 
-def subset_name(corpus: str, total: int, rows: int | None = None, where: str | None = None) -> str:
-    """Return the name of a subset: that of the corpus, with the condition and the number of rows.
-
-    Args:
-        corpus: name of the corpus.
-        total: its rows.
-        rows: number of rows taken at most; None: all.
-        where: condition on the rows; None: all.
-    """
-    tail = ""
-    if where is not None:
-        words = re.sub(r"[^A-Za-z0-9]+", "-", where).strip("-")[:_LONGEST_CONDITION].strip("-")
-        # Conditions that differ in punctuation alone have the same words.
-        tail += f"-where-{words}-{hashlib.sha256(where.encode()).hexdigest()[:6]}".replace("--", "-")
-    if rows is not None and (where is not None or rows < total):
-        tail += f"-first-{rows}"
+def subset_name(corpus: str, where: str) -> str:
+    """Return the name of the rows of a corpus for which a condition holds."""
+    words = re.sub(r"[^A-Za-z0-9]+", "-", where).strip("-")[:_LONGEST_CONDITION].strip("-")
+    # Conditions that differ in punctuation alone have the same words.
+    tail = f"-where-{words}-{hashlib.sha256(where.encode()).hexdigest()[:6]}".replace("--", "-")
     return corpus[: _LONGEST_NAME - len(tail)] + tail
 
 

@@ -31,7 +31,6 @@ class Selection:
         teachers: names, or beginnings of contract ids; none: all.
         corpora: ``NAME`` or ``NAME@DIGEST``; none: all.
         text: whether corpora are included.
-        rows: of a pull, the first rows of the one corpus; None: all.
         where: of a pull, an SQL condition that chooses rows of the one corpus.
         vectors: of a pull, whether shards are included.
     """
@@ -39,7 +38,6 @@ class Selection:
     teachers: Sequence[str] = ()
     corpora: Sequence[str] = ()
     text: bool = True
-    rows: int | None = None
     where: str | None = None
     vectors: bool = True
 
@@ -49,17 +47,12 @@ class Selection:
         Raises:
             InputError: if corpora are named and left out, or a part of several is asked for.
         """
-        if not self.text and (self.corpora or self.is_part):
-            raise InputError("--no-text with --corpus, --rows or --where: texts are chosen and left out.")
-        if self.is_part and len(self.corpora) != 1:
-            raise InputError("--rows and --where take a part of one corpus: name it with --corpus.")
+        if self.where is not None and len(self.corpora) != 1:
+            raise InputError("--where takes a part of one corpus: name it with --corpus.")
+        if self.corpora and not self.text:
+            raise InputError("--no-text with --corpus: texts are chosen and left out.")
         for corpus in self.corpora:
             CorpusRef.parse(corpus)
-
-    @property
-    def is_part(self) -> bool:
-        """True if rows of one corpus are chosen."""
-        return self.rows is not None or self.where is not None
 
     def takes_teacher(self, names: Sequence[str], contract_id: str) -> bool:
         """Return whether a teacher is chosen."""

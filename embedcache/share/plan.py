@@ -61,7 +61,9 @@ class Plan:
             if not any(Selection(corpora=[asked]).takes_corpus(*version) for version in versions):
                 known = ", ".join(f"{name}@{digest[:12]}" for name, digest in versions)
                 raise InputError(f"{source.url}: no corpus {asked!r} (it has {known or 'none'}).")
-        own = {} if cache is None or selection.is_part else {one.name: one for one in cache.corpora()}
+        # Chosen rows become a corpus of another name.
+        here = [] if cache is None or selection.where is not None else cache.corpora()
+        own = {one.name: one for one in here}
         for name, digests in every.items():
             wanted = [digest for digest in digests if selection.takes_corpus(name, digest)]
             mine = own.get(name)
@@ -75,8 +77,8 @@ class Plan:
                 self.corpora[name] = wanted[0] if mine is None else mine.info.digest
                 # The corpus itself, called "", comes first.
                 groups = sorted(digests[self.corpora[name]].items())
-                here = [] if mine is None else mine.view_names()
-                missing = [files for view, files in groups if view not in here]
+                views = [] if mine is None else mine.view_names()
+                missing = [files for view, files in groups if view not in views]
                 if mine is None or len(missing) > 1:
                     self.texts += (file for files in missing for file in files)
 

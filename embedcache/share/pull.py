@@ -102,8 +102,8 @@ def pull(
         incoming.check_corpora(plan.corpora, texts)
         incoming.check_documents(plan.documents)
         names = {*plan.corpora}
-        if selection.is_part:
-            texts = _take_part(incoming.staged, names.pop(), selection)
+        if selection.where is not None:
+            texts = _take_part(incoming.staged, names.pop(), selection.where)
             names = {file.entry.corpus for file in texts}
         if selection.corpora and shards:
             shards = _shards_of(incoming, names, shards)
@@ -143,19 +143,13 @@ def _shards_of(incoming: Incoming, names: Collection[str], missing: Sequence[Sha
     return [shard for shard in missing if shard.sha256 in needed]
 
 
-def _take_part(staged: Cache, name: str, selection: Selection) -> list[SharedFile]:
+def _take_part(staged: Cache, name: str, where: str) -> list[SharedFile]:
     """Replace a corpus in the quarantine by chosen rows; return their files."""
-    corpus = staged.corpus(name)
-    rows = np.arange(len(corpus), dtype=np.int64)
-    if selection.where is not None:
-        from embedcache.querying import select_rows
+    from embedcache.querying import select_rows
 
-        rows = select_rows(staged, name, selection.where)
-    rows = rows[: selection.rows]
-    part = subset_name(name, len(corpus), selection.rows, selection.where)
-    if part != name:
-        copy_rows(corpus, rows, staged.corpora_folder, part)
-        shutil.rmtree(corpus.folder)
+    corpus, part = staged.corpus(name), subset_name(name, where)
+    copy_rows(corpus, select_rows(staged, name, where), staged.corpora_folder, part)
+    shutil.rmtree(corpus.folder)
     return local_corpora(staged, Selection(corpora=[part]))[0].documents
 
 

@@ -92,8 +92,8 @@ def push(
         RemoteError: if the remote cannot be reached, or a manifest there cannot be used.
     """
     opened, chosen = Cache(cache), selection or Selection()
-    if chosen.is_part:
-        raise InputError("rows and where choose a part for a pull; a push sends whole corpora.")
+    if chosen.where is not None:
+        raise InputError("where chooses a part for a pull; a push sends whole corpora.")
     key = None if sign is None else private_key(sign)
     target = Remote(remote, to_write=True)
     target.refuse_nested(opened.folder)
