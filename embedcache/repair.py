@@ -21,7 +21,7 @@ from embedcache.cache import Cache, CachedTeacher
 from embedcache.cache_documents import CACHE_MARKER, read_origin
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
-from embedcache.errors import CorruptCacheError, EmbedCacheError, NonFiniteVectorError
+from embedcache.errors import CorruptCacheError, EmbedCacheError, NonFiniteVectorError, TeacherError
 from embedcache.fsio import (
     explain_os_error,
     fsync_directory,
@@ -37,6 +37,7 @@ from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.projection import extend, is_derived, read_projection
 from embedcache.store import FolderShards, Shard, ShardStore, VectorBatch
 from embedcache.teacher.options import DEFAULT_SHARD_ROWS
+from embedcache.teacher.resolve import ALIASES, origin_of, resolve
 from embedcache.verify import Finding, Verifier
 from embedcache.verify.files import UPGRADE, first_line
 from embedcache.verify.rows import find_rows, rows_without_vector
@@ -200,8 +201,13 @@ class _Repairer:
             stem = entry_at(finding.path).stem
             # Where all names are lost, a file NAME.json stands for them.
             name = contract.id[:12] if stem == "NAME" else stem
-            origin = sealed({**self._known_as(contract).origin})
-            self._write(finding, origin, f"teachers/{contract.id}/names/{name}.json", f"as {name}")
+            origin = self._known_as(contract).origin
+            spec = self._computing.teacher_model or (name if name in ALIASES else None)
+            with suppress(TeacherError):
+                origin = origin or (origin_of(resolve(spec)) if spec else {})
+            self._write(
+                finding, sealed({**origin}), f"teachers/{contract.id}/names/{name}.json", f"as {name}"
+            )
         for finding in self._damage(Kind.SEAL, teacher=contract.id):
             self._move_aside(finding.path)
             self._done(finding, MOVED, "the next build writes it")
@@ -235,14 +241,7 @@ class _Repairer:
                 if is_derived(contract):
                     read_projection(Cache(self.folder), self._known_as(contract))
                 shards = {f"{folder}/shards/{name}.arrow" for name in known}
-                lmdb = {entry.path for entry in verifier.files(contract.id, Kind.STORE, Kind.SEAL)}
-                for path in shards.union(one.path for one in findings) - lmdb:
-                    self._move_aside(path)
-                # Whole shards of a damaged LMDB file become files.
-                for name, data in sound.items() if lmdb else ():
-                    FolderShards(self.folder / folder / "shards").add(name, data)
-                for path in lmdb:
-                    self._move_aside(path)
+                self._clear(contract, shards.union(one.path for one in findings))
                 codec = lost[0].header.codec if lost and not sound else None
                 made = self._store(contract, windows, encoder, codec)
         except EmbedCacheError as error:
@@ -258,6 +257,17 @@ class _Repairer:
                 self._done(finding, ENCODED, "" if self._dry_run else detail)
             else:
                 self._done(finding, MOVED, "no text lacks a vector without it")
+
+    def _clear(self, contract: Contract, paths: set[str]) -> None:
+        """Move damaged files of a teacher aside; whole shards of a damaged LMDB file become files."""
+        lmdb = {entry.path for entry in self._verifier.files(contract.id, Kind.STORE, Kind.SEAL)}
+        for path in paths - lmdb:
+            self._move_aside(path)
+        files = FolderShards(self.folder / "teachers" / contract.id / "shards")
+        for name, data in self._verifier.checks.shards[contract.id].items() if lmdb else ():
+            files.add(name, data)
+        for path in lmdb:
+            self._move_aside(path)
 
     def _store(
         self, contract: Contract, windows: Sequence[_Window], encoder: Encoder | None, codec: str | None

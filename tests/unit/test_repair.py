@@ -285,6 +285,15 @@ def test_names_are_written_again_as_far_as_they_are_known(fresh: MakeCopy, way: 
     assert_whole(cache)
 
 
+def test_the_origin_of_an_alias_is_known(fresh: MakeCopy) -> None:
+    cache = fresh("arrow")
+    for path in cache.glob("teachers/*/names/*"):
+        path.rename(path.with_name("minilm-l6.json"))
+    harm(only(cache, "teachers/*/names/*"), "cut")
+    assert outcomes(mended(cache)) == {MADE}
+    assert Cache(cache).teacher("minilm-l6").origin["spec"] == "minilm-l6"
+
+
 def test_vectors_of_a_projection_are_made_again_and_its_map_is_named(fresh: MakeCopy) -> None:
     cache = Cache(fresh("arrow"))
     matrix = np.random.default_rng(0).normal(size=(4, 16)).astype(np.float32)
