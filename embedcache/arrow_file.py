@@ -1,7 +1,7 @@
 """Arrow files of one record batch, read without trusting them.
 
-pyarrow's own file reader goes where the footer points, and unpacks compressed columns before anybody can
-look at them: a few hostile bytes unpack to more than the memory. Files of a cache are never compressed, so a
+pyarrow's own file reader goes where the footer points, and unpacks compressed columns before their size
+can be seen: a few hostile bytes unpack to more than the memory. Files of a cache are never compressed, so a
 batch is only handed to pyarrow once its header says so, and then it is a view of the bytes it came from.
 """
 
@@ -48,7 +48,7 @@ def read_batch(data: pa.Buffer) -> pa.RecordBatch:
 
 
 def _is_compressed(metadata: pa.Buffer) -> bool:
-    """Whether the message header, a flatbuffer that Arrow has verified, tells of compressed columns."""
+    """Return whether a message header, a flatbuffer that Arrow has verified, has compressed columns."""
     header = memoryview(metadata)
     try:
         (message,) = struct.unpack_from("<I", header)

@@ -27,7 +27,7 @@ class Contract:
     """Settings that determine a vector.
 
     Attributes:
-        weights: sha256 over names, dtypes, shapes and bytes of the weight tensors, whatever files hold them.
+        weights: sha256 over names, dtypes, shapes and bytes of the weight tensors, in any files.
         tokenizer: sha256 of the tokenizer's files, padding and truncation settings left out.
         architecture: sha256 of the model's ``config.json``, fields without influence on a vector left out.
         pooling: how token vectors become one: ``mean``, ``cls``, ``pooler``, ``lasttoken``, or ``none``.

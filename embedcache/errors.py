@@ -24,7 +24,7 @@ class InputError(EmbedCacheError, ValueError):
 
 
 class MissingInputError(InputError, FileNotFoundError):
-    """A file, folder or column that was named but is not there."""
+    """A file, folder or column that was named but is missing."""
 
 
 class TeacherError(EmbedCacheError, ValueError):
@@ -64,7 +64,7 @@ class CorruptCacheError(EmbedCacheError, ValueError):
 
 
 class CacheFormatError(EmbedCacheError, ValueError):
-    """The folder is no cache, or was written by a newer version of embedcache."""
+    """The folder is not a cache, or was written by another version of embedcache."""
 
 
 class StorageError(EmbedCacheError, OSError):

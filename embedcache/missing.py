@@ -101,7 +101,7 @@ class ViewCoverage:
 
     @property
     def is_embedded(self) -> bool:
-        """Whether the view was given to the teacher: most of its own texts have a vector."""
+        """Whether most texts of the view have a vector: it was given to the teacher."""
         return 2 * self.embedded > self.own
 
     @property

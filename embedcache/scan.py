@@ -10,7 +10,7 @@ import numpy as np
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.part import ORIGINAL, key_view
 from embedcache.errors import MissingVectorsError
-from embedcache.store import VectorStore
+from embedcache.store import ShardStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 BATCH_ROWS = 8192
 
 
-def scan_rows(texts: Corpus, store: VectorStore) -> pa.RecordBatchReader:
+def scan_rows(texts: Corpus, store: ShardStore) -> pa.RecordBatchReader:
     """Return the rows of a corpus or view with their vectors, in order, a few thousand at a time.
 
     Columns are ``text``, ``id`` and ``label`` where the corpus has them, and ``vector``, float32 of fixed
@@ -37,7 +37,7 @@ def scan_rows(texts: Corpus, store: VectorStore) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(schema, _batches(texts, store, schema))
 
 
-def _batches(texts: Corpus, store: VectorStore, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _batches(texts: Corpus, store: ShardStore, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     for number, part in enumerate(texts.parts):

@@ -29,7 +29,7 @@ def readable(count: int, *, up: bool = False) -> str:
 
     Args:
         count: how many, at least 1.
-        up: whether to round up, so that so many fit in.
+        up: whether to round up, for a limit that ``count`` bytes fit in.
     """
     unit, scale = max((item for item in _UNITS.items() if item[1] <= count), key=lambda item: item[1])
     tenths = -(-10 * count // scale) if up else 10 * count // scale

@@ -1,25 +1,22 @@
-"""For tests of embedcache and of what is built on it: a tiny real encoder, a fake one, store conformance.
+"""For tests of embedcache and of what is built on it: a tiny real encoder and a fake one.
 
 Nothing here needs a network or downloaded weights.
 """
-# ruff: noqa: S101 - the conformance class below is made of tests
 
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embedcache.codecs import CODEC_NAMES, Vectors
+from embedcache.codecs import Vectors
 from embedcache.contract import Contract
 from embedcache.keys import KEY_BYTES, KeyArray, key_array
-from embedcache.store.base import VectorBatch, VectorStore
+from embedcache.store import VectorBatch
 from embedcache.teacher.batching import EncodedTexts, EncodeTimes
 from embedcache.teacher.load import Teacher
 from embedcache.teacher.resolve import ModelSource
@@ -173,7 +170,7 @@ class FakeEncoder:
     def _vectors(self, keys: KeyArray) -> Vectors:
         dimension = self.teacher.dimension
         halves = keys.view(np.uint64).reshape(-1, 2) ^ self._salt
-        # Eight components a word; each text walks through the words in steps of its own.
+        # Eight components a word; the step from word to word depends on the text.
         counter = np.arange(-(-dimension // 8), dtype=np.uint64)
         words = _mixed(halves[:, :1] + counter * (halves[:, 1:] | np.uint64(1)))
         # An odd component is never 0, so neither is a vector.
@@ -211,85 +208,3 @@ def example_batch(texts: Sequence[str], dimension: int = 8, *, seed: int = 0) ->
         truncated=np.zeros(len(texts), dtype=np.bool_),
         provenance={"compute_dtype": "float32"},
     )
-
-
-class VectorStoreConformance(ABC):
-    """Tests of what every vector store has to do; subclass it in a test module and define :meth:`make`."""
-
-    @abstractmethod
-    def make(self, folder: Path, contract: Contract, codec: str | None = None) -> VectorStore:
-        """Open the store under test in ``folder``, creating it where there is none.
-
-        Called again with the same folder, it gives a store of what was put before.
-        """
-
-    def test_vectors_come_back_in_the_order_asked(self, tmp_path: Path) -> None:
-        """Several batches survive the object that wrote them; an empty or a repeated one changes nothing."""
-        writer = self.make(tmp_path, example_contract(), "float32")
-        batches = [example_batch([f"{n} {i}" for i in range(25)], seed=n) for n in range(2)]
-        for batch in [*batches, batches[0], example_batch([])]:
-            writer.put(batch)
-        keys, vectors = (np.concatenate([getattr(b, name) for b in batches]) for name in ("keys", "vectors"))
-        order = np.random.default_rng(1).permutation(50)
-        for store in (writer, self.make(tmp_path, example_contract())):
-            assert len(store) == 50
-            assert store.vectors(store.locate(keys[order])).tobytes() == vectors[order].tobytes()
-
-    def test_missing_keys_are_minus_one(self, tmp_path: Path) -> None:
-        """A key that was never put is located at -1, and gathering -1 is an error, never another row."""
-        store = self.make(tmp_path, example_contract())
-        store.put(example_batch(["here"]))
-        positions = store.locate(key_array(["here", "elsewhere"]))
-        assert (positions < 0).tolist() == [False, True]
-        try:
-            store.gather(positions)
-        except IndexError:
-            return
-        raise AssertionError("gathering a missing key gave a vector")
-
-    def test_every_codec_comes_back_to_its_precision(self, tmp_path: Path) -> None:
-        """The store of each codec gives the directions it was given, the finer codecs more exactly."""
-        batch, contract = example_batch([f"text {i}" for i in range(400)], 16), example_contract(16)
-        lost = []
-        for codec in CODEC_NAMES:
-            self.make(tmp_path / codec, contract, codec).put(batch)
-            reader = self.make(tmp_path / codec, contract)
-            assert reader.codec_name == codec
-            found = reader.vectors(reader.locate(batch.keys))
-            assert found.dtype == np.float32
-            lost.append(float(np.linalg.norm(found - batch.vectors, axis=1).mean()))
-        assert lost == sorted(lost)
-        assert (np.array(lost) <= [0, 0.001, 0.01, 0.5]).all()
-
-    def test_tokens_and_truncation_belong_to_their_row(self, tmp_path: Path) -> None:
-        """What the teacher saw of a text comes back with it."""
-        store, tokens = self.make(tmp_path, example_contract()), np.arange(20, dtype=np.int32)
-        batch = replace(
-            example_batch([f"text {i}" for i in range(20)]), tokens=tokens, truncated=tokens % 3 == 0
-        )
-        store.put(batch)
-        order = np.random.default_rng(2).permutation(20)
-        found_tokens, found_truncated = store.seen(store.locate(batch.keys[order]))
-        assert found_tokens.tolist() == order.tolist()
-        assert found_truncated.tolist() == (order % 3 == 0).tolist()
-
-    def test_positions_keep_their_meaning_when_rows_are_added(self, tmp_path: Path) -> None:
-        """A position handed out before a put names the same row after it."""
-        store, batch = self.make(tmp_path, example_contract(), "float32"), example_batch(["a", "b"])
-        store.put(batch)
-        positions = store.locate(batch.keys)
-        for number in range(4):
-            store.put(example_batch([f"later {number}"], seed=number))
-        assert store.vectors(positions).tobytes() == batch.vectors.tobytes()
-
-    def test_one_of_two_vectors_of_a_key_is_read_however_they_came(self, tmp_path: Path) -> None:
-        """Which one counts does not depend on the order they were put in."""
-        found, batches = [], [example_batch(["same"], seed=seed) for seed in range(4)]
-        for name, order in (("forth", batches), ("back", batches[::-1])):
-            writer = self.make(tmp_path / name, example_contract(), "float32")
-            for batch in order:
-                writer.put(batch)
-            reader = self.make(tmp_path / name, example_contract())
-            assert len(reader) == 1
-            found.append(reader.vectors(reader.locate(batches[0].keys)).tobytes())
-        assert found[0] == found[1]

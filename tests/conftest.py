@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from embedcache.teacher.load import Teacher
 
 
-# So that a failing conformance test shows the values it compared.
-pytest.register_assert_rewrite("embedcache.testing")
-
 # Which examples are tried must not depend on the day, nor a verdict on how busy the machine is.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")

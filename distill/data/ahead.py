@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from distill.data.windows import Order
 from embedcache.share.mirror import StreamedStore
-from embedcache.store import VectorStore
+from embedcache.store import ShardStore
 
 _ROWS_AT_ONCE = 1 << 18
 
@@ -30,7 +30,7 @@ class Ahead:
 
     def __init__(
         self,
-        stores: Sequence[VectorStore],
+        stores: Sequence[ShardStore],
         positions: Sequence[NDArray[np.integer]],
         order: Order,
         epochs: int,

@@ -23,7 +23,7 @@ from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.part import ORIGINAL
 from embedcache.keys import KeyArray, first_occurrences
-from embedcache.store import VectorStore
+from embedcache.store import ShardStore
 
 if TYPE_CHECKING:
     from distill.classification.soft_labels import SoftLabels
@@ -93,7 +93,7 @@ def open_dataset(
     queue_apart: bool = False,
     least_selected: int = 1,
     seed: int = 0,
-    open_store: Callable[[Contract], VectorStore] | None = None,
+    open_store: Callable[[Contract], ShardStore] | None = None,
     cache_limit: int | None = None,
 ) -> DistillDataset:
     """Join a corpus of ``cache`` with the vectors of one or several teachers.

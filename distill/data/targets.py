@@ -17,7 +17,7 @@ from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus, View
 from embedcache.keys import KeyArray
 from embedcache.share.mirror import StreamedStore
-from embedcache.store import VectorStore
+from embedcache.store import ShardStore
 
 SAMPLE_ROWS = 100_000
 """Training rows that a projection is fitted on, at most."""
@@ -40,7 +40,7 @@ class Targets:
     """
 
     teachers: tuple[CachedTeacher, ...]
-    stores: tuple[VectorStore, ...]
+    stores: tuple[ShardStore, ...]
     combination: Combination | None
     positions: tuple[NDArray[np.integer], ...] = ()
 
@@ -141,7 +141,7 @@ def open_targets(
     names: Sequence[str | None],
     weights: Sequence[float] | None = None,
     target_dim: int | None = None,
-    open_store: Callable[[Contract], VectorStore] | None = None,
+    open_store: Callable[[Contract], ShardStore] | None = None,
 ) -> Targets:
     """Return the vectors of the teachers called ``names``, of no rows yet.
 
@@ -194,7 +194,7 @@ def _missing(count: int, total: int, corpus: Corpus, teacher: str) -> DataError:
 
 
 def _locate(
-    store: VectorStore, parts: Sequence[KeyArray], rows: NDArray[np.uint32]
+    store: ShardStore, parts: Sequence[KeyArray], rows: NDArray[np.uint32]
 ) -> tuple[NDArray[np.integer], int]:
     """Return where the vectors of ascending ``rows`` lie, and how many are missing.
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from distill.config import RunConfig
     from embedcache.contract import Contract
     from embedcache.share.sample import SampleCheck
-    from embedcache.store import VectorStore
+    from embedcache.store import ShardStore
 
 _FROM_VECTORS = re.compile(r"\b(tokens|truncated|vectors|teachers|shards)\b", re.IGNORECASE)
 
@@ -38,7 +38,7 @@ class Place:
 
     cache: Cache
     corpus: str | None
-    open_store: Callable[[Contract], VectorStore] | None = None
+    open_store: Callable[[Contract], ShardStore] | None = None
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Vector stores: vectors of one contract, addressed by key."""
 
-from embedcache.store.base import Positions, ShardContainer, VectorBatch, VectorStore
+from embedcache.store.base import Positions, ShardContainer, VectorBatch
 from embedcache.store.containers import FolderShards, MemoryShards
 from embedcache.store.lmdb_shards import LmdbShards
 from embedcache.store.shard import Shard, ShardHeader
@@ -16,5 +16,4 @@ __all__ = [
     "ShardHeader",
     "ShardStore",
     "VectorBatch",
-    "VectorStore",
 ]

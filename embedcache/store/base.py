@@ -1,4 +1,4 @@
-"""Protocol of stores, the place that shards lie in, and the batch of rows that is put into a store."""
+"""Container of shards, and the batch of rows that is put into a store."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embedcache.codecs import Vectors
-from embedcache.contract import Contract
 from embedcache.keys import KeyArray
 
 if TYPE_CHECKING:
@@ -46,45 +45,6 @@ class VectorBatch:
     tokens: NDArray[np.int32]
     truncated: NDArray[np.bool_]
     provenance: Mapping[str, object] = field(default_factory=dict)
-
-
-class VectorStore(Protocol):
-    """Vectors of one teacher contract, addressed by key.
-
-    Rows are only ever added. A batch appears as a whole or not at all.
-    """
-
-    @property
-    def contract(self) -> Contract:
-        """The contract of every vector in the store."""
-
-    @property
-    def codec_name(self) -> str:
-        """Codec of new vectors."""
-
-    def __len__(self) -> int:
-        """Return the number of distinct keys."""
-
-    def put(self, batch: VectorBatch) -> None:
-        """Add the rows of ``batch``, durably; a key that is stored already is harmless."""
-
-    def locate(self, keys: KeyArray) -> Positions:
-        """Return the position of each key, -1 where it is missing."""
-
-    def gather(self, positions: Positions) -> NDArray[np.floating]:
-        """Return the vectors at ``positions``, shape (n, d), as precise as they are stored.
-
-        The dtype is float16 where everything is stored as float16, else float32.
-
-        Raises:
-            IndexError: if a position is -1 or past the end.
-        """
-
-    def vectors(self, positions: Positions) -> Vectors:
-        """Return the vectors at ``positions`` as float32, shape (n, d)."""
-
-    def seen(self, positions: Positions) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """Return ``tokens`` and ``truncated`` of the rows at ``positions``, each of shape (n,)."""
 
 
 class ShardContainer(ABC):

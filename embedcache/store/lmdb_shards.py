@@ -189,7 +189,7 @@ class LmdbShards(ShardContainer):
 
     @property
     def is_there(self) -> bool:
-        """Whether the file exists, with or without shards in it."""
+        """Whether the file exists; it may hold no shards."""
         # Killed while it creates the file, LMDB leaves an empty one.
         return self.file.exists() and self.file.stat().st_size > 0
 
@@ -232,7 +232,7 @@ class LmdbShards(ShardContainer):
             write_step("lmdb-committed", self.file)
 
     def add(self, name: str, data: pa.Buffer) -> None:
-        """Store a shard in a transaction of its own."""
+        """Store a shard in one transaction."""
         make_directory(self.file.parent)
         with self._changing() as transaction:
             transaction.put(name.encode(), memoryview(data), overwrite=False)

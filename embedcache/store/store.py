@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class ShardStore:
-    """Vectors of one contract.
+    """Vectors of one contract, addressed by key. Rows are only added, a shard at a time.
 
     Shards are opened when a row of them is needed, and their digests are taken then, once a machine. Shards
     that no index covers are opened at once. Positions count through the shards in the order of

@@ -240,13 +240,6 @@ def test_lookup_opens_the_store_again_only_if_its_shards_have_changed(
     assert len(opened) == 2
 
 
-def test_vectors_of_one_teacher_are_not_those_of_another(tmp_path: Path) -> None:
-    cache = filled(tmp_path, "news", ["a"], "tiny", MEAN)
-    cache.register_teacher("other", CLS, {})
-    with pytest.raises(MissingVectorsError):
-        cache.lookup(["a"], teacher="other")
-
-
 def test_a_name_belongs_to_one_contract_which_may_have_several(tmp_path: Path) -> None:
     cache = filled(tmp_path, "news", ["a"], "tiny", MEAN)
     with pytest.raises(ContractMismatchError, match=r"pooling 'mean' -> 'cls'") as caught:

@@ -1,4 +1,4 @@
-"""Stores: conformance of every container, reading order, and what a store refuses."""
+"""Stores in every container: what is put comes back, reading order, and what is refused."""
 
 from __future__ import annotations
 
@@ -8,53 +8,108 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
-from store_helpers import filled, open_store, shard_files, texts
+from store_helpers import CONTRACT, filled, open_store, shard_files, texts
 
+from embedcache.codecs import CODEC_NAMES
 from embedcache.contract import Contract
 from embedcache.errors import ContractMismatchError, CorruptCacheError, InputError, StorageError
 from embedcache.fsio import read_sealed_json, sha256_file
 from embedcache.keys import key_array
-from embedcache.store import LmdbShards, MemoryShards, ShardStore, VectorStore
+from embedcache.store import LmdbShards, MemoryShards, ShardStore
 from embedcache.store.lmdb_shards import SEAL
-from embedcache.testing import VectorStoreConformance, example_batch, example_contract
+from embedcache.testing import example_batch, example_contract
+
+Make = Callable[..., ShardStore]
 
 
-class TestFolderConforms(VectorStoreConformance):
-    def make(self, folder: Path, contract: Contract, codec: str | None = None) -> VectorStore:
-        return open_store(folder, codec, contract)
+@pytest.fixture(params=["arrow", "lmdb", "memory"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    """Return a function that opens the store called ``name``, with what was put into it before."""
+    memory = defaultdict[str, MemoryShards](MemoryShards)
+
+    def opened(name: str = "store", codec: str | None = None, contract: Contract = CONTRACT) -> ShardStore:
+        if request.param != "memory":
+            return open_store(tmp_path / name, codec, contract, request.param)
+        return ShardStore(memory[name], contract, codec, codebooks=tmp_path / name)
+
+    return opened
 
 
-class TestLmdbConforms(VectorStoreConformance):
-    def make(self, folder: Path, contract: Contract, codec: str | None = None) -> VectorStore:
-        return open_store(folder, codec, contract, "lmdb")
+def test_vectors_come_back_in_the_order_asked(make: Make) -> None:
+    """Several batches survive the object that wrote them; an empty or a repeated one changes nothing."""
+    writer = make(codec="float32")
+    batches = [example_batch([f"{n} {i}" for i in range(25)], seed=n) for n in range(2)]
+    for batch in [*batches, batches[0], example_batch([])]:
+        writer.put(batch)
+    keys, vectors = (np.concatenate([getattr(b, name) for b in batches]) for name in ("keys", "vectors"))
+    order = np.random.default_rng(1).integers(0, 50, 500)
+    for store in (writer, make()):
+        assert (len(store.shards), len(store)) == (2, 50)
+        positions = store.locate(keys[order])
+        assert store.vectors(positions).tobytes() == vectors[order].tobytes()
+        assert store.keys_at(positions).tobytes() == keys[order].tobytes()
+        assert store.gather(store.locate(key_array([]))).shape == (0, 8)
 
 
-class TestMemoryConforms(VectorStoreConformance):
-    _containers: ClassVar[dict[Path, MemoryShards]] = {}
-
-    def make(self, folder: Path, contract: Contract, codec: str | None = None) -> VectorStore:
-        container = self._containers.setdefault(folder, MemoryShards())
-        return ShardStore(container, contract, codec, codebooks=folder / "codebooks")
-
-
-@pytest.mark.parametrize("kind", ["arrow", "lmdb"])
-def test_rows_of_many_shards_come_in_the_order_asked(tmp_path: Path, kind: str) -> None:
-    _, everything = filled(tmp_path, kind=kind)
-    store = open_store(tmp_path, kind=kind)
-    rows = np.random.default_rng(0).integers(0, 100, size=500)
-    positions = store.locate(everything.keys[rows])
-    assert store.gather(positions).tobytes() == everything.vectors[rows].tobytes()
-    assert store.keys_at(positions).tobytes() == everything.keys[rows].tobytes()
-    assert (len(store.shards), len(store), store.kind) == (4, 100, kind)
-    assert store.gather(store.locate(key_array([]))).shape == (0, 8)
-    for outside in (-1, 100):
-        with pytest.raises(IndexError, match="outside the store"):
+def test_a_missing_key_is_minus_one_and_has_no_vector(make: Make) -> None:
+    store = make()
+    store.put(example_batch(["here"]))
+    assert (store.locate(key_array(["here", "elsewhere"])) < 0).tolist() == [False, True]
+    for outside in (-1, 1):
+        with pytest.raises(IndexError):
             store.gather(np.array([0, outside]))
+
+
+def test_every_codec_comes_back_to_its_precision(make: Make) -> None:
+    batch, contract = example_batch([f"text {i}" for i in range(400)], 16), example_contract(16)
+    lost = []
+    for codec in CODEC_NAMES:
+        make(codec, codec, contract).put(batch)
+        reader = make(codec, contract=contract)
+        assert reader.codec_name == codec
+        found = reader.vectors(reader.locate(batch.keys))
+        assert found.dtype == np.float32
+        lost.append(float(np.linalg.norm(found - batch.vectors, axis=1).mean()))
+    assert lost == sorted(lost)
+    assert (np.array(lost) <= [0, 0.001, 0.01, 0.5]).all()
+
+
+def test_tokens_and_truncation_belong_to_their_row(make: Make) -> None:
+    store, tokens = make(), np.arange(20, dtype=np.int32)
+    batch = replace(example_batch(texts(0, 20)), tokens=tokens, truncated=tokens % 3 == 0)
+    store.put(batch)
+    order = np.random.default_rng(2).permutation(20)
+    found_tokens, found_truncated = store.seen(store.locate(batch.keys[order]))
+    assert found_tokens.tolist() == order.tolist()
+    assert found_truncated.tolist() == (order % 3 == 0).tolist()
+
+
+def test_positions_keep_their_meaning_when_rows_are_added(make: Make) -> None:
+    store, batch = make(codec="float32"), example_batch(["a", "b"])
+    store.put(batch)
+    positions = store.locate(batch.keys)
+    for number in range(4):
+        store.put(example_batch([f"later {number}"], seed=number))
+    assert store.vectors(positions).tobytes() == batch.vectors.tobytes()
+
+
+def test_one_of_two_vectors_of_a_key_is_read_however_they_came(make: Make) -> None:
+    found, batches = [], [example_batch(["same"], seed=seed) for seed in range(4)]
+    for name, order in (("forth", batches), ("back", batches[::-1])):
+        writer = make(name)
+        for batch in order:
+            writer.put(batch)
+        reader = make(name)
+        assert len(reader) == 1
+        found.append(reader.vectors(reader.locate(batches[0].keys)).tobytes())
+    assert found[0] == found[1]
 
 
 def test_shards_are_named_by_their_bytes_and_never_change(tmp_path: Path) -> None:
