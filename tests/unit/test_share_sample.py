@@ -97,7 +97,8 @@ def test_without_a_model_vectors_are_not_compared(
 
 @pytest.mark.usefixtures("alive")
 @pytest.mark.parametrize(
-    ("selection", "verdict"), [({"text": False}, "not compared"), ({"corpora": ["bad"], "rows": 1}, "bad")]
+    ("selection", "verdict"),
+    [({"text": False}, "not compared"), ({"corpora": ["bad"], "where": "row = 0"}, "bad")],
 )
 def test_one_text_is_a_comparison_and_none_is_not(
     tmp_path: Path, bad: str, selection: Any, verdict: str
