@@ -210,8 +210,8 @@ class Incoming:
         self._refuse_clashes()
 
     def _refuse_clashes(self) -> None:
-        owner: dict[str, Contract] = {}
-        for teacher in (*self.cache.teachers(), *self.staged.teachers()):
+        owner = {teacher.name: teacher.contract for teacher in self.cache.teachers()}
+        for teacher in self.staged.teachers():
             first, second = owner.setdefault(teacher.name, teacher.contract), teacher.contract
             if differences := first.differences(second):
                 raise ContractMismatchError(

@@ -165,7 +165,7 @@ class Mirror:
         with FileLock(self.incoming.folder / "shards.lock"):
             if self._is_closed:
                 raise RemoteError(f"{self.incoming.remote.url}: stopped.")
-            # Whoever wrote these was killed.
+            # A process that was killed has left these.
             for path in self.incoming.folder.glob(f"{_SHARDS}/{TEMPORARY_PREFIX}*"):
                 path.unlink(missing_ok=True)
             yield
