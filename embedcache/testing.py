@@ -17,7 +17,7 @@ from embedcache.codecs import Vectors
 from embedcache.contract import Contract
 from embedcache.keys import KEY_BYTES, KeyArray, key_array
 from embedcache.store import VectorBatch
-from embedcache.teacher.batching import EncodedTexts, EncodeTimes
+from embedcache.teacher.batching import EncodeCounts, EncodedTexts
 from embedcache.teacher.load import Teacher
 from embedcache.teacher.resolve import ModelSource
 
@@ -133,7 +133,7 @@ class FakeEncoder:
     Attributes:
         teacher: whose encoder it is.
         teachers: the same, alone: it gives no other output.
-        times: counts of all builds together.
+        counts: counts of all builds together.
         rows_encoded: texts encoded so far, over all builds.
     """
 
@@ -142,7 +142,7 @@ class FakeEncoder:
     def __init__(self, teacher: Teacher) -> None:
         self.teacher = teacher
         self.teachers = (teacher,)
-        self.times = EncodeTimes()
+        self.counts = EncodeCounts()
         self.rows_encoded = 0
         self._salt = np.frombuffer(bytes.fromhex(teacher.contract.id)[:KEY_BYTES], dtype=np.uint64)
 
@@ -157,7 +157,8 @@ class FakeEncoder:
         longest = self.teacher.contract.max_length
         tokens = np.minimum(words, longest) if longest else words
         self.rows_encoded += len(texts)
-        self.times.add(rows=len(texts), tokens=int(tokens.sum()))
+        self.counts.rows += len(texts)
+        self.counts.tokens += int(tokens.sum())
         return EncodedTexts(self._vectors(key_array(texts)), tokens, words > tokens)
 
     def encode_windows(

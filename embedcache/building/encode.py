@@ -148,7 +148,7 @@ def encode_missing(
     """
     lacking = replace(missing[0], mask=np.logical_or.reduce([rows.mask for rows in missing]))
     progress.phase("encode", len(lacking))
-    started, times, before = time.perf_counter(), encoder.times, replace(encoder.times)
+    started, counts, before = time.perf_counter(), encoder.counts, replace(encoder.counts)
     shown = 0
     taken: deque[NDArray[np.int64]] = deque()
 
@@ -166,10 +166,10 @@ def encode_missing(
 
     def report() -> None:
         nonlocal shown
-        rate = (times.tokens - before.tokens) / max(time.perf_counter() - started, 1e-9)
+        rate = (counts.tokens - before.tokens) / max(time.perf_counter() - started, 1e-9)
         progress.note(f"{rate:,.0f} tokens/s")
-        progress.advance(times.rows - before.rows - shown)
-        shown = times.rows - before.rows
+        progress.advance(counts.rows - before.rows - shown)
+        shown = counts.rows - before.rows
 
     # Closed at once where storing fails: windows that are worked on ahead would keep the process from ending.
     with closing(encoder.encode_windows(windows(), report)) as results:
@@ -186,7 +186,7 @@ def encode_missing(
             done.rows += len(rows)
             done.truncated += int(encoded.truncated.sum())
             report()
-    done.tokens += times.tokens - before.tokens
+    done.tokens += counts.tokens - before.tokens
     done.seconds += time.perf_counter() - started
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -27,20 +26,11 @@ class EncodedTexts(NamedTuple):
 
 
 @dataclass
-class EncodeTimes:
-    """Work done by an encoder."""
+class EncodeCounts:
+    """Texts that an encoder has encoded so far, and their tokens."""
 
     rows: int = 0
     tokens: int = 0
-    batches_halved: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-
-    def add(self, *, rows: int = 0, tokens: int = 0, halved: int = 0) -> None:
-        """Add to the counts; safe from several threads."""
-        with self._lock:
-            self.rows += rows
-            self.tokens += tokens
-            self.batches_halved += halved
 
 
 def token_budget_batches(lengths: NDArray[np.int64], batch_tokens: int) -> list[NDArray[np.int64]]:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from embedcache.codecs import Vectors
 from embedcache.errors import InputError, TeacherError
 from embedcache.pairs import split_pair
-from embedcache.teacher.batching import EncodedTexts, EncodeTimes, token_budget_batches
+from embedcache.teacher.batching import EncodeCounts, EncodedTexts, token_budget_batches
 from embedcache.teacher.inference import prepare, resolve_compute_dtype
 from embedcache.teacher.tokenize import FastTokenizer, TokenizedTexts, fast_tokenizer
 
@@ -48,7 +48,7 @@ class Encoder:
     Attributes:
         teacher: the first teacher.
         teachers: the teacher of each output, from left to right.
-        times: counts so far.
+        counts: work done so far.
         streams: batches that run at once.
 
     Raises:
@@ -73,7 +73,7 @@ class Encoder:
         self.threads = threads or available_cores()
         # On a GPU a second stream launches work while the first waits for its result.
         self.streams = self.threads if self.device.type == "cpu" else 2
-        self.times = EncodeTimes()
+        self.counts = EncodeCounts()
         self.tokenizer = fast_tokenizer(model, contract.max_length, contract.prompt)
         # Pooling may leave the prompt out.
         prompted = model.preprocess(["x"], prompt=contract.prompt) if contract.prompt else {}
@@ -125,7 +125,7 @@ class Encoder:
         source = iter(windows)
         forward_pool = ThreadPoolExecutor(self.streams, "forward", initializer=self.start_stream)
         tokenise_pool = ThreadPoolExecutor(1, "tokenise")
-        ahead: deque[Future[tuple[EncodedTexts, set[Future[None]]]]] = deque()
+        ahead: deque[Future[tuple[EncodedTexts, set[Future[tuple[int, int]]]]]] = deque()
         try:
             while True:
                 while len(ahead) < _WINDOWS_AHEAD and (texts := next(source, None)) is not None:
@@ -136,7 +136,9 @@ class Encoder:
                 while pending:
                     done, pending = wait(pending, timeout=_POLL_SECONDS, return_when=FIRST_EXCEPTION)
                     for future in done:
-                        future.result()
+                        rows, tokens = future.result()
+                        self.counts.rows += rows
+                        self.counts.tokens += tokens
                     if on_wait is not None:
                         on_wait()
                 yield result
@@ -152,7 +154,7 @@ class Encoder:
 
     def _start_window(
         self, texts: Sequence[str], pool: ThreadPoolExecutor
-    ) -> tuple[EncodedTexts, set[Future[None]]]:
+    ) -> tuple[EncodedTexts, set[Future[tuple[int, int]]]]:
         """Tokenise a window and submit its batches, which write into its result."""
         for teacher in self.teachers:
             if teacher.head is not None:
@@ -190,13 +192,13 @@ class Encoder:
         out: Vectors,
         rows: NDArray[np.int64],
         features_of: Callable[[NDArray[np.int64]], dict[str, Any]],
-    ) -> None:
+    ) -> tuple[int, int]:
+        """Forward ``rows``, halved as often as they do not fit into memory; return their count and tokens."""
         features = {**self._prompt_length, **features_of(rows)}
         tokens = int(features["attention_mask"].sum()) if "attention_mask" in features else 0
         try:
             out[rows] = self.forward(features)
-            self.times.add(rows=len(rows), tokens=tokens)
-            return
+            return len(rows), tokens
         except torch.OutOfMemoryError as error:
             if len(rows) == 1:
                 raise TeacherError(
@@ -206,9 +208,9 @@ class Encoder:
         # Outside the except block: inside it, the error's traceback keeps the failed batch's tensors alive.
         del features
         torch.cuda.empty_cache()
-        self.times.add(halved=1)
         for half in np.array_split(rows, 2):
             self._forward_into(out, half, features_of)
+        return len(rows), tokens
 
     def forward(self, features: dict[str, Any]) -> Vectors:
         """Forward one padded batch; float32 of shape (rows, width).
