@@ -128,7 +128,7 @@ class Cache:
         if name is None and len(names) == 1:
             name = names[0]
         if name is None:
-            found = f"several corpora ({', '.join(names)}): name one (--corpus)" if names else "no corpus"
+            found = f"several corpora ({', '.join(names)}): name one" if names else "no corpus"
             raise InputError(f"the cache {self.folder} holds {found}")
         if name not in names:
             raise InputError(f"no corpus {name!r} in {self.folder}: it holds {', '.join(names) or 'none'}")
@@ -177,7 +177,7 @@ class Cache:
             for some in (teachers, [one for one in teachers if one.contract.output == "embedding"]):
                 if len({teacher.contract for teacher in some}) == 1:
                     return some[0]
-            found = f"several teachers ({names}): name one (--teacher)" if teachers else "no teacher"
+            found = f"several teachers ({names}): name one" if teachers else "no teacher"
             raise InputError(f"the cache {self.folder} holds {found}")
         matches = [t for t in teachers if t.name == name] or [
             t for t in teachers if len(name) >= 6 and t.contract.id.startswith(name)
@@ -200,15 +200,14 @@ class Cache:
         """
         if not _NAME.fullmatch(name):
             raise InputError(
-                f"{name!r} cannot name a teacher: use letters, digits, '.', '_' and '-'; choose one with "
-                "--teacher-name"
+                f"{name!r} cannot name a teacher: use letters, digits, '.', '_' and '-'; give a teacher_name"
             )
         for teacher in self.teachers():
             if teacher.name == name and teacher.contract != contract:
                 differences = teacher.contract.differences(contract)
                 raise ContractMismatchError(
                     f"the cache holds {name!r} with another contract ({describe_differences(differences)}): "
-                    "give the old settings, or keep both with --teacher-name OTHER",
+                    "give the old settings, or keep both under another teacher_name",
                     differences,
                 )
 

@@ -94,7 +94,7 @@ def export(
         build = f"embedcache build{f' --embed-views {view}' if view else ''}"
         raise MissingVectorsError(
             f"{missing} of {len(rows)} rows of {texts.title} have no vector of teacher {known.name!r}: "
-            f"encode them with '{build}', or leave them out with --skip-missing"
+            f"encode them with '{build}', or leave them out with skip_missing"
         )
     if len(rows) == missing:
         raise InputError(f"no rows to export: {len(rows)} of {texts.title}, {missing} without a vector")
@@ -187,4 +187,4 @@ def _check_target(target: Path, *, overwrite: bool) -> None:
 
 
 def _exists(target: Path) -> InputError:
-    return InputError(f"{target} exists: give another path, or replace it with --overwrite")
+    return InputError(f"{target} exists: give another path, or set overwrite to replace it")

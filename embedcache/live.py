@@ -57,14 +57,14 @@ class Computing:
                 self.teacher_model or spec,
                 contract,
                 name=name,
-                remedy="give the right one with --teacher-model",
+                remedy="give the right one with teacher_model",
                 device=self.device,
                 trust_remote_code=self.trust_remote_code,
             )
         except TeacherError as error:
             if self.teacher_model is not None or contract.output == PROJECTION:
                 raise
-            raise TeacherError(f"{error}; or give its folder with --teacher-model") from error
+            raise TeacherError(f"{error}; or give its folder with teacher_model") from error
         dtype = self.compute_dtype
         if dtype is None:
             dtype = next(iter(compute_dtypes(shards)), "auto")

@@ -96,7 +96,7 @@ def row_magnitudes(vectors: Vectors, codec: str, limit: float) -> NDArray[np.flo
     bad = np.flatnonzero(~(magnitudes <= limit))
     if len(bad):
         largest = magnitudes[bad[0]]
-        remedy = "--codec float32" if np.isfinite(largest) else "--compute-dtype float32, or leave it out"
+        remedy = "codec float32" if np.isfinite(largest) else "compute_dtype float32, or leave it out"
         raise InputError(
             f"row {bad[0]} of {len(vectors)} vectors holds {largest:.6g}, the codec {codec} stores finite "
             f"numbers up to {limit:.6g}. Build with {remedy}."

@@ -113,7 +113,7 @@ def refuse_too_few(rows: int) -> None:
     """Raise InputError if a codebook cannot be trained on so few vectors."""
     if rows < LEAST_TRAINING_ROWS:
         raise InputError(
-            f"the codec pq is trained on at least {LEAST_TRAINING_ROWS} vectors, found {rows}. Use --codec "
+            f"the codec pq is trained on at least {LEAST_TRAINING_ROWS} vectors, found {rows}. Use codec "
             "float16 or int8."
         )
 

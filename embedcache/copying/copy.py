@@ -122,7 +122,7 @@ def copy(
     if undecided and not dry_run:
         shown = "; ".join(conflict.describe() for conflict in undecided)
         raise VectorConflictError(
-            f"{shown}. Nothing was copied. Choose with --prefer FIRST or LAST; vectors of an existing target "
+            f"{shown}. Nothing was copied. Set prefer to FIRST or LAST; vectors of an existing target "
             "are never replaced."
         )
     worst: dict[Contract, float] = {}
@@ -168,7 +168,7 @@ def _choose_teachers(
         selected, _, new = spec.partition("=")
         matches = [(cache, one) for cache, one in found if selected in (one.name, one.contract.id[:12])]
         if not matches:
-            raise InputError(f"--teacher {spec}: not in the sources (found: {', '.join(names) or 'none'})")
+            raise InputError(f"teacher {spec}: not in the sources (found: {', '.join(names) or 'none'})")
         for cache, teacher in matches:
             name = new or teacher.name
             first, known = owners.setdefault(name, (cache, teacher.contract))
@@ -176,7 +176,7 @@ def _choose_teachers(
                 differences = known.differences(teacher.contract)
                 raise ContractMismatchError(
                     f"teacher {name!r} has another contract in {first.folder} than in {cache.folder} "
-                    f"({describe_differences(differences)}). Rename one with --teacher "
+                    f"({describe_differences(differences)}). Rename one: teacher "
                     f"{teacher.contract.id[:12]}=NEW.",
                     differences,
                 )

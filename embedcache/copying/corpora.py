@@ -74,9 +74,9 @@ def choose_corpora(caches: Sequence[Cache], here: Cache | None, options: CopyOpt
     for spec in options.corpora or names:
         selected, _, new = spec.partition("=")
         if selected not in names:
-            raise InputError(f"--corpus {spec}: not in the sources (found: {', '.join(names) or 'none'})")
+            raise InputError(f"corpus {spec}: not in the sources (found: {', '.join(names) or 'none'})")
         sources = [cache for cache in caches if selected in cache.corpus_names()]
-        copies = found.setdefault(check_name(new or selected, "--corpus"), [])
+        copies = found.setdefault(check_name(new or selected, "corpus"), [])
         copies += [(cache, cache.corpus(selected)) for cache in sources]
     chosen = []
     for name, copies in found.items():
@@ -94,7 +94,7 @@ def choose_corpora(caches: Sequence[Cache], here: Cache | None, options: CopyOpt
         if rows is None or len(rows):
             chosen.append(CorpusCopy(name, corpus, _common_views(name, corpora), rows))
     if options.where is not None and not chosen:
-        raise InputError(f"--where {options.where!r} holds for no row of any corpus")
+        raise InputError(f"where {options.where!r} holds for no row of any corpus")
     return chosen
 
 
@@ -110,7 +110,7 @@ def _common_views(name: str, corpora: Sequence[Corpus]) -> tuple[View, ...]:
         if corpus.info.digest != first.info.digest:
             raise InputError(
                 f"corpus {name!r} has {len(first):,} rows in {first.folder} and other {len(corpus):,} rows "
-                f"in {corpus.folder}. Copy one cache alone first, with --corpus {name}=NEW."
+                f"in {corpus.folder}. Copy one cache alone first, with corpus {name}=NEW."
             )
         for view in corpus.views():
             other = views.setdefault(view.name, view)

@@ -44,6 +44,6 @@ class CopyOptions:
         if self.codec is not None:
             check_codec_name(self.codec)
         if self.prefer not in (None, FIRST, LAST):
-            raise InputError(f"--prefer {self.prefer}: expected {FIRST} or {LAST}")
+            raise InputError(f"prefer {self.prefer}: expected {FIRST} or {LAST}")
         if self.shard_rows is not None and self.shard_rows < 1:
-            raise InputError(f"--shard-rows {self.shard_rows}: expected at least 1")
+            raise InputError(f"shard_rows {self.shard_rows}: expected at least 1")

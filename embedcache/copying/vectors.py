@@ -178,7 +178,7 @@ def plan_vectors(
             if len(cosines):
                 is_whole &= one.folder in target
                 is_finer = kept.is_finer(left.shard.codec.name)
-                decided_by = "finer codec" if is_finer else options.prefer and f"--prefer {options.prefer}"
+                decided_by = "finer codec" if is_finer else options.prefer and f"prefer {options.prefer}"
                 sides = kept.folder, left.folder, kept.way, left.way
                 conflict = conflicts.setdefault(
                     canonical_json(sides), VectorConflict(teacher, *sides, decided_by or "")

@@ -51,8 +51,8 @@ class Columns:
     text: str | None = None
     id: str | None = None
     label: str | None = None
-    text_option: str = "--text-column"
-    label_option: str = "--label-column"
+    text_option: str = "text_column"
+    label_option: str = "label_column"
     more: tuple[tuple[str, str], ...] = ()
     delimiter: str | None = None
 
@@ -64,7 +64,7 @@ class Columns:
     @property
     def asked(self) -> list[tuple[str, str]]:
         """Option and name of each column that is asked for."""
-        options = [self.text_option, "--id-column", self.label_option, *(option for option, _ in self.more)]
+        options = [self.text_option, "id_column", self.label_option, *(option for option, _ in self.more)]
         return [(option, name) for option, name in zip(options, self.names, strict=True) if name is not None]
 
     def lost(self, position: int, problem: Problem) -> RawRow:
@@ -82,8 +82,8 @@ class Columns:
             if len(usual) != 1:
                 raise InputError(
                     f"{name}: cannot tell which column holds the text; found: {shown[:200]}; expected one of "
-                    f"{', '.join(TEXT_COLUMNS)}. Pass {self.text_option}, or the right --delimiter, or "
-                    "--format text if every line is a text"
+                    f"{', '.join(TEXT_COLUMNS)}. Pass {self.text_option}, or the right delimiter, or "
+                    "format text if every line is a text"
                 )
             return replace(self, text=usual[0]).within(found, name)
         for option, column in self.asked:

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def check_name(name: str, option: str = "--name") -> str:
+def check_name(name: str, option: str = "name") -> str:
     """Return ``name`` if it can name a corpus, else raise :class:`InputError` about ``option``."""
     if not re.fullmatch(r"\w[\w.-]{0,99}", name):
         raise InputError(
             f"{name!r} cannot name a corpus: use up to 100 letters, digits, '.', '_' and '-'; "
-            f"choose one with {option}"
+            f"choose another {option}"
         )
     return name
 
@@ -60,7 +60,7 @@ class CorpusRef:
         """Read ``NAME`` or ``NAME@DIGEST``; raise :class:`InputError` where it is none."""
         name, at, digest = text.partition("@")
         if at and not re.fullmatch(r"[0-9a-f]{6,64}", digest):
-            raise InputError(f"--corpus {text[:80]!r}: expected NAME or NAME@DIGEST, six digits or more")
+            raise InputError(f"corpus {text[:80]!r}: expected NAME or NAME@DIGEST, six digits or more")
         return cls(check_name(name), digest)
 
 
@@ -192,7 +192,7 @@ class Corpus:
         if name not in names:
             raise InputError(
                 f"corpus {self.name!r} has no view {name!r} (views: {', '.join(names) or 'none'}). Build the "
-                "corpus again with --view"
+                "corpus again with it"
             )
         return View(self, name)
 
@@ -209,7 +209,7 @@ class Corpus:
 
     def _values(self, name: str, rows: NDArray[np.integer] | None) -> list[Any]:
         if name not in self.info.columns:
-            raise InputError(f"corpus {self.name!r} has no {name}s: build it with --{name}-column")
+            raise InputError(f"corpus {self.name!r} has no {name}s: build it with {name}_column")
         if rows is None:
             return [value for part in range(len(self.parts)) for value in self.column(part, name).to_pylist()]
         values: list[Any] = [None] * len(rows)
@@ -259,7 +259,7 @@ class View(Corpus):
         if self.record.of != of.info.digest:
             raise InputError(
                 f"view {name!r} was made of other rows than corpus {of.name!r} has now (digest "
-                f"{self.record.of[:12]}, not {of.info.digest[:12]}): build the corpus again with its --view"
+                f"{self.record.of[:12]}, not {of.info.digest[:12]}): build the corpus again with its view"
             )
         super().__init__(folder)
         if self.info.digest != self.record.digest or len(self) != len(of):

@@ -57,9 +57,7 @@ def raw_rows(source: Source, kind: str, wanted: Columns) -> Iterator[RawRows]:
     """
     name = source_name(source)
     if wanted.delimiter is not None and kind not in ("csv", "tsv"):
-        raise InputError(
-            f"{name}: --delimiter is for CSV and TSV, and this is read as {kind}; pass --format csv"
-        )
+        raise InputError(f"{name}: delimiter is for CSV and TSV, and this is read as {kind}; pass format csv")
     with ExitStack() as stack:
         try:
             yield _open(source, kind, name, wanted, stack)
@@ -70,7 +68,7 @@ def raw_rows(source: Source, kind: str, wanted: Columns) -> Iterator[RawRows]:
             missing = isinstance(error, FileNotFoundError)
             raise (MissingInputError if missing else InputError)(
                 f"{name} cannot be read as {kind} ({reason}); copy, download or write it again, or pass "
-                "the right --format"
+                "the right format"
             ) from error
 
 
@@ -108,7 +106,7 @@ def _refuse_foreign(head: bytes, name: str, kind: str) -> None:
     if is_binary or head.startswith(_NOT_TEXT):
         raise InputError(
             f"{name} looks like binary data (it begins with {head[:6]!r}), expected {kind} in UTF-8; pass "
-            "the right --format, unpack or convert it"
+            "the right format, unpack or convert it"
         )
 
 
@@ -120,7 +118,7 @@ def _lines(stream: io.BufferedReader, name: str) -> Iterator[str]:
         if len(line) > MAX_LINE_BYTES:
             raise InputError(
                 f"{name}:{number}: a line of more than {MAX_LINE_BYTES >> 20} MiB; expected one row a line: "
-                "pass the right --format, or split the line"
+                "pass the right format, or split the line"
             )
         yield line.decode("utf-8", "surrogateescape")
         line = stream.readline(MAX_LINE_BYTES + 1)
@@ -133,11 +131,11 @@ def _delimited(lines: Iterator[str], kind: str, name: str, wanted: Columns) -> R
     delimiter = usual if wanted.delimiter is None else DELIMITERS.get(wanted.delimiter, wanted.delimiter)
     if len(delimiter) != 1 or delimiter in '"\r\n':
         known = ", ".join(DELIMITERS)
-        raise InputError(f"--delimiter {wanted.delimiter!r}: expected one character, or one of {known}")
+        raise InputError(f"delimiter {wanted.delimiter!r}: expected one character, or one of {known}")
     records = _records(lines, delimiter, csv.QUOTE_MINIMAL if kind == "csv" else csv.QUOTE_NONE, name)
     _, header = next(records)
     if isinstance(header, Problem) or not all(map(is_utf8, header)):
-        raise InputError(f"{name}:1: the header line is not {kind.upper()} in UTF-8; pass the right --format")
+        raise InputError(f"{name}:1: the header line is not {kind.upper()} in UTF-8; pass the right format")
     wanted = wanted.within(header, name)
     # A column not asked for gives the text, which is not looked at: itemgetter is twice as fast as a closure.
     pick = itemgetter(*(header.index(str(column or wanted.text)) for column in wanted.names))
@@ -159,8 +157,8 @@ def _delimited(lines: Iterator[str], kind: str, name: str, wanted: Columns) -> R
         if wrong >= _WRONG_LEAST and wrong > total * _WRONG_SHARE:
             raise InputError(
                 f"{first}, and the header has {len(header)} ({', '.join(header)[:80]}); so in {wrong:,} of "
-                f"{total:,} rows. Quote fields that hold the delimiter, or pass the right --delimiter, "
-                "or --format text if every line is a text"
+                f"{total:,} rows. Quote fields that hold the delimiter, or pass the right delimiter, "
+                "or format text if every line is a text"
             )
 
     return RawRows(rows(), wanted.text)
@@ -216,7 +214,7 @@ def _objects(rows: Iterator[object], name: str, wanted: Columns) -> RawRows:
     else:
         raise InputError(
             f"{name}: no line is a JSON object. Write a JSON list one object a line "
-            "(jq -c '.[]' FILE > FILE.jsonl), or pass the right --format"
+            "(jq -c '.[]' FILE > FILE.jsonl), or pass the right format"
         )
     wanted = wanted.within([str(key) for key in first], f"{name}:{len(before)}")
 

@@ -54,7 +54,7 @@ class ReadOptions:
         Raises:
             InputError: if a condition is not of the form ``COLUMN=VALUE``.
         """
-        second = [("--text2-column", self.text2_column)] if self.text2_column is not None else []
+        second = [("text2_column", self.text2_column)] if self.text2_column is not None else []
         every = (*second, *more, *RowConditions(self.rows).columns)
         own = (self.text_column, self.id_column, self.label_column)
         return Columns(*own, more=every, delimiter=self.delimiter)
@@ -127,7 +127,7 @@ class RowConditions:
         InputError: if one has another form.
     """
 
-    def __init__(self, rows: Sequence[str], option: str = "--rows") -> None:
+    def __init__(self, rows: Sequence[str], option: str = "rows") -> None:
         pairs = [row.partition("=") for row in rows]
         for row, (column, _, value) in zip(rows, pairs, strict=True):
             if not column or not value:

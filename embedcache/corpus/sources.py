@@ -206,7 +206,7 @@ def format_of(source: Source, given: str | None = None) -> str:
     if not found:
         raise InputError(
             f"{source}: no format has the ending {ending!r}; expected one of {' '.join(_ENDINGS)}, or with "
-            ".gz or .zst. Rename it, or pass --format"
+            ".gz or .zst. Rename it, or pass its format"
         )
     return found
 

@@ -106,7 +106,7 @@ def _write_parts(folder: Path, batches: Iterable[RowBatch], report: ReadReport) 
     if len(repeated):
         raise InputError(
             f"{len(repeated)} ids of corpus {folder.name!r} stand more than once (first again in row "
-            f"{repeated[0]}): ids must be unique; leave --id-column out or mend the data"
+            f"{repeated[0]}): ids must be unique; leave id_column out or mend the data"
         )
     return CorpusInfo(folder.name, tuple(parts), columns.described(), dict(report.skipped))
 
@@ -122,7 +122,7 @@ def _commit(folder: Path, info: CorpusInfo, *, replace: bool) -> bool:
         if there is not None and not replace:
             raise InputError(
                 f"{info.name!r} has other rows in the cache: {there.describe()}, not {info.describe()}. "
-                "Choose another name, or replace it with --overwrite (vectors are kept)"
+                "Choose another name, or set overwrite to replace it (vectors are kept)"
             )
         if os.path.lexists(path):
             write_sealed_json(path, info.to_json())

@@ -82,7 +82,7 @@ def store_view(
         if there.recipe != recipe:
             raise InputError(
                 f"the corpus has another view called {recipe.name!r}: {there.recipe.describe()}, not "
-                f"{recipe.describe()}. Replace it with --overwrite, or name the new one: --view "
+                f"{recipe.describe()}. Set overwrite to replace it, or name the new one: "
                 f"NAME={recipe.kind}..."
             )
         # Only reading a source again shows that a column is still the same.
@@ -188,7 +188,7 @@ def column_cells(sources: Sequence[Source], options: ReadOptions, column: str) -
 
 
 def _columns(options: ReadOptions, column: str) -> Columns:
-    return options.columns(("--view column:NAME", column))
+    return options.columns(("view column:NAME", column))
 
 
 def _cells_of(source: Source, options: ReadOptions, column: str) -> Iterator[tuple[str, Made]]:

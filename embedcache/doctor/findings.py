@@ -50,19 +50,19 @@ THRESHOLDS: dict[str, tuple[float, float, str]] = {
     "NaN or infinite": (0, 0, f"Such a vector spoils every weight. {_REBUILD}"),
     "zero vectors": (0, 0, f"Such a vector has no direction. {_REBUILD}"),
     # Largest deviation from length one, as a multiple of what codec and compute dtype round.
-    "lengths of vectors": (1, 1, "The contract promises length one. --deep names the shards."),
+    "lengths of vectors": (1, 1, "The contract promises length one. A deep examination names the shards."),
     # Longest vector as a multiple of the mean. A loss on differences follows the squares.
     "outliers": (10, inf, "The longest vector dominates losses such as mse. Use a cosine loss."),
     # Spellings that a tokenizer does not tell apart share a vector; mostly fewer than one text in a hundred.
     "identical vectors": (0.01, 0.1, "A student cannot tell these texts apart. See what they share."),
-    "truncated texts": (0.05, 0.25, "Only their beginning was seen. Split them, or raise --max-length."),
+    "truncated texts": (0.05, 0.25, "Only their beginning was seen. Split them, or raise max_length."),
     "near-identical vectors": (0.05, 0.25, "Such texts are one target twice. Thin them out."),
     # Contrastively trained teachers lie at 0 to 0.3, bare masked language models at 0.5 to 0.8.
     "mean cosine": (0.5, 0.9, "All vectors point one way. Use a teacher trained for similarity."),
     # Share of the directions that is not in use. Sentence encoders use a third and more.
     "unused directions": (0.9, 0.98, "A narrower student will do, or the teacher has collapsed."),
     "first component": (0.3, 0.6, "One direction dominates. See what the texts at its ends share."),
-    "dead dimensions": (0.01, 0.1, "These hardly vary. See --truncate-dim and the last layer."),
+    "dead dimensions": (0.01, 0.1, "These hardly vary. See truncate_dim and the last layer."),
     # Below one in a hundred, a score moves less than between two seeds.
     "evaluation texts": (0, 0.01, "Take these out of the source, or report no score of this set."),
 }

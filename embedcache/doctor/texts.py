@@ -62,7 +62,7 @@ def judge_corpus(
     positions = store.locate(keys[rows])
     missing = rows[positions < 0]
     if may_be_foreign and len(missing) == len(rows):
-        advice = "Not built with this teacher. Choose other corpora with --corpus."
+        advice = "Not built with this teacher. Choose another corpus."
         return [Finding(f"missing vectors: {corpus.name}", "all", 1.0, "look", advice)], positions[:0]
     examples = [[text] for text in corpus.texts(missing[:EXAMPLES])]
     findings = [

@@ -48,9 +48,9 @@ class Selection:
             InputError: if corpora are named and left out, or a part of several is asked for.
         """
         if self.where is not None and len(self.corpora) != 1:
-            raise InputError("--where takes a part of one corpus: name it with --corpus.")
+            raise InputError("where takes a part of one corpus: name it.")
         if self.corpora and not self.text:
-            raise InputError("--no-text with --corpus: texts are chosen and left out.")
+            raise InputError("a corpus is chosen and texts are left out: do one of both.")
         for corpus in self.corpora:
             CorpusRef.parse(corpus)
 

@@ -151,7 +151,7 @@ class Incoming:
     def _refuse_too_much(self, size: int) -> None:
         if self._max_bytes is not None and self.fetched + size > self._max_bytes:
             raise InputError(
-                f"{readable(self.fetched + size)} would be fetched, --max-bytes allows {self._max_bytes:,}. "
+                f"{readable(self.fetched + size)} would be fetched, max_bytes allows {self._max_bytes:,}. "
                 "Raise it, or fetch less."
             )
         free = shutil.disk_usage(self.cache.folder).free
@@ -163,7 +163,7 @@ class Incoming:
     def refusal(self, digests: Iterable[str], why: object) -> RemoteError:
         """Return the error for objects that are refused; it names the manifests that list them."""
         pushed = self.listed.pushed_by(digests)
-        return RemoteError(f"{str(why).rstrip('.')}. Pushed in {pushed}: --skip-manifest leaves it out.")
+        return RemoteError(f"{str(why).rstrip('.')}. Pushed in {pushed}: skip_manifests leaves it out.")
 
     @contextmanager
     def refusing(self, files: Sequence[SharedFile]) -> Iterator[None]:
@@ -216,8 +216,8 @@ class Incoming:
             if differences := first.differences(second):
                 raise ContractMismatchError(
                     f"two contracts are called {teacher.name!r}, {first.id[:12]} and that of "
-                    f"{self.remote.url}, {second.id[:12]} ({describe_differences(differences)}). Choose by "
-                    "contract with --teacher, or pull into another cache.",
+                    f"{self.remote.url}, {second.id[:12]} ({describe_differences(differences)}). Choose "
+                    "one by its contract, or pull into another cache.",
                     differences,
                 )
 

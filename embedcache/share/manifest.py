@@ -309,5 +309,5 @@ def _read(remote: Remote, copies: Path | None, name: str) -> Manifest | None:
     except ValueError as error:
         raise RemoteError(
             f"{remote.url}: manifest {digest_in(name)[:12]} is refused ({error}). Leave it out with "
-            f"--skip-manifest {digest_in(name)[:12]}, or take it back with 'embedcache remote drop'."
+            f"skip_manifests {digest_in(name)[:12]}, or take it back with 'embedcache remote drop'."
         ) from error

@@ -115,7 +115,7 @@ class Mirror:
             if len(corpora) != 1:
                 raise InputError(
                     f"{source.url}: {len(corpora)} corpora ({', '.join(sorted(corpora)) or 'none'}), "
-                    "expected one to train on. Choose it with --corpus."
+                    "expected one to train on. Choose a corpus."
                 )
             ((name, digest),) = corpora.items()
             if name in cache.corpus_names() and cache.corpus(name).info.digest != digest:
@@ -199,7 +199,7 @@ class Mirror:
                 room -= file.bytes
             elif not ahead:
                 raise StorageError(
-                    f"{self.cache.folder}: no room for a shard of {readable(file.bytes)} in --cache-limit "
+                    f"{self.cache.folder}: no room for a shard of {readable(file.bytes)} in cache_limit "
                     f"{readable(self._limit or 0)}. Raise the limit."
                 )
         if chosen:
@@ -374,7 +374,7 @@ def _open_cache(place: Path, source: Remote) -> Cache:
     if noted != source.url:
         if noted or any((place / name).exists() for name in ("corpora", "teachers")):
             raise InputError(
-                f"{place}: no mirror of {source.url}. Give a new folder with --mirror. A mirror without its "
+                f"{place}: no mirror of {source.url}. Give a new folder as mirror. A mirror without its "
                 "derived/ folder can be deleted: it holds only copies."
             )
         write_bytes(note, source.url.encode())

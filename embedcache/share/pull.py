@@ -172,6 +172,6 @@ def _check_teacher(incoming: Incoming, files: Sequence[SharedFile]) -> tuple[Sam
     sample = compare(teacher.name, came, own, corpora, load, table=table, progress=incoming.progress)
     if sample.is_bad:
         pushed = incoming.listed.pushed_by([file.sha256 for file in (*shards, *tables)])
-        message = f"{sample.message}; refused, pushed in {pushed}: --skip-manifest leaves it out"
+        message = f"{sample.message}; refused, pushed in {pushed}: skip_manifests leaves it out"
         sample = replace(sample, message=message)
     return sample, own

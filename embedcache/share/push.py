@@ -192,6 +192,6 @@ def _manifest(
     if len(manifest.to_bytes()) > MOST_MANIFEST_BYTES:
         raise InputError(
             f"{len(files):,} new files are more than a manifest can list: push one corpus or teacher at a "
-            "time, with --corpus or --teacher."
+            "time."
         )
     return manifest

@@ -107,7 +107,7 @@ def require_signed(remote: Remote, names: Iterable[str], keys_file: str | Path) 
         shown = (base64.b64encode(_fingerprint(key)).decode().rstrip("=") for key in keys)
         raise RemoteError(
             f"{remote.url}: no manifest is signed by {', '.join(f'SHA256:{one}' for one in shown)}. "
-            "Check the key, or let its owner push again with --sign."
+            "Check the key, or let its owner push again with a signature."
         )
     return signed
 

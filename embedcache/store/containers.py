@@ -146,7 +146,7 @@ def open_container(folder: Path, checked: CheckedFiles, kind: str | None = None)
         found = "lmdb"
     if kind and found and kind != found:
         raise InputError(
-            f"the cache keeps these vectors in {found}, not in {kind}: leave --store out, or make a "
+            f"the cache keeps these vectors in {found}, not in {kind}: leave store out, or make a "
             "cache of the other kind with 'embedcache copy --store'"
         )
     return lmdb if (kind or found) == "lmdb" else files

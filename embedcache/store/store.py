@@ -85,7 +85,7 @@ class ShardStore:
         if codec is not None and found - {check_codec_name(codec)}:
             raise InputError(
                 f"the cache stores these vectors as {', '.join(sorted(found))}, not as {codec}: leave "
-                "--codec out, or make a cache of the other codec with 'embedcache copy --codec'"
+                "codec out, or make a cache of the other codec with 'embedcache copy --codec'"
             )
         self.codec_name = codec or min(found, key=CODEC_NAMES.index, default=DEFAULT_CODEC)
 

@@ -203,7 +203,7 @@ class Encoder:
             if len(rows) == 1:
                 raise TeacherError(
                     f"out of memory on a single text of {tokens} tokens; "
-                    "lower --max-length or use another device"
+                    "lower max_length or use another device"
                 ) from error
         # Outside the except block: inside it, the error's traceback keeps the failed batch's tensors alive.
         del features

@@ -35,7 +35,7 @@ def resolve_compute_dtype(name: str, device: torch.device) -> torch.dtype:
     if name not in COMPUTE_DTYPES:
         raise InputError(f"unknown compute dtype {name!r}: choose one of {', '.join(COMPUTE_DTYPES)}")
     if name == "float16" and device.type == "cpu":
-        raise InputError("--compute-dtype float16 needs a GPU; on a CPU choose bfloat16 or float32")
+        raise InputError("compute_dtype float16 needs a GPU; on a CPU choose bfloat16 or float32")
     if name != "auto":
         dtype: torch.dtype = getattr(torch, name)
         return dtype

@@ -109,7 +109,7 @@ def load_teacher(
     if not re.fullmatch(r"\w[\w.-]*", source.name):
         raise TeacherError(
             f"{source.name!r} cannot name a teacher in a cache: use letters, digits, '.', '_' and '-'; "
-            "choose one with --teacher-name"
+            "give a teacher_name"
         )
     folder, alias = source.folder, source.alias
     if not (folder / "config.json").exists() and not (folder / "modules.json").exists():
@@ -157,7 +157,7 @@ def logits_teacher(teacher: Teacher) -> Teacher:
     head = ClassifierHead.read(teacher.folder)
     if head is None:
         raise TeacherError(
-            f"{teacher.folder} has no classifier, so no logits: run 'distill teach', or leave --output out"
+            f"{teacher.folder} has no classifier, so no logits: run 'distill teach', or leave output out"
         )
     kinds = [type(module).__name__ for module in teacher.model]
     if "Normalize" in kinds[:-1]:
@@ -233,7 +233,7 @@ def _check_pooling(folder: Path, pooling: str | None) -> None:
         raise TeacherError(f"unknown pooling {pooling!r}: use one of {', '.join(POOLINGS)}")
     if pooling is None and not (folder / "modules.json").exists():
         raise PoolingNeededError(
-            f"{folder} is a plain transformers folder, which does not name its pooling: add --pooling "
+            f"{folder} is a plain transformers folder, which does not name its pooling: give pooling "
             f"{'|'.join(POOLINGS)} (see the model's documentation)"
         )
 
@@ -256,7 +256,7 @@ def _set_max_length(model: SentenceTransformer, max_length: int, name: str) -> N
         # The position tables of these architectures start after the padding index.
         limit -= (config.pad_token_id or 0) + 1
     if not 0 < max_length <= limit:
-        raise TeacherError(f"--max-length {max_length}: expected 1 to {max(1, limit)} tokens for {name}")
+        raise TeacherError(f"max_length {max_length}: expected 1 to {max(1, limit)} tokens for {name}")
     model.max_seq_length = max_length
 
 
@@ -271,6 +271,6 @@ def _set_truncation(model: SentenceTransformer, truncate_dim: int | None, source
     if truncate_dim is None:
         truncate_dim = None if model.truncate_dim is None else int(model.truncate_dim)
     elif not 0 < truncate_dim <= width:
-        raise TeacherError(f"--truncate-dim {truncate_dim}: {source.name} gives {width} dimensions")
+        raise TeacherError(f"truncate_dim {truncate_dim}: {source.name} gives {width} dimensions")
     model.truncate_dim = truncate_dim
     return truncate_dim or width

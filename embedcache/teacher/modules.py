@@ -75,7 +75,7 @@ def _refuse_foreign_code(folder: Path, transformer: Path) -> None:
     if foreign:
         raise TeacherError(
             f"{folder} needs code of its own ({', '.join(foreign)}); nothing was run. "
-            "If you trust its authors, add --trust-remote-code"
+            "If you trust its authors, add trust_remote_code"
         )
 
 
@@ -110,7 +110,7 @@ def set_pooling(model: SentenceTransformer, pooling: str) -> None:
         return
     place = next((i for i, module in enumerate(model) if type(module).__name__ == "Pooling"), None)
     if place is None or (pooling == "pooler" and place != 1):
-        raise TeacherError(f"--pooling {pooling}: the model has no pooling to replace; leave it out")
+        raise TeacherError(f"pooling {pooling}: the model has no pooling to replace; leave it out")
     if pooling == "pooler":
         first: Any = model[0]
         first.modality_config = {"text": {"method": "forward", "method_output_name": _POOLER_OUTPUT}}

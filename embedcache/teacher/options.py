@@ -80,5 +80,5 @@ def parse_outputs(text: str) -> tuple[str, ...]:
     """
     names = [name.strip() for name in text.split(",")]
     if set(names) - set(OUTPUTS) or len(set(names)) != len(names):
-        raise InputError(f"--output {text!r}: expected {', '.join(OUTPUTS)}, or both with a comma between")
+        raise InputError(f"output {text!r}: expected {', '.join(OUTPUTS)}, or both with a comma between")
     return tuple(name for name in OUTPUTS if name in names)

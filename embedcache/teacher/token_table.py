@@ -260,7 +260,7 @@ def token_table_of(teacher: Teacher) -> TokenTable:
     if not isinstance(embedding, nn.Embedding):
         raise TeacherError(
             f"{teacher.name} has no token embeddings before its layers (its first module is a "
-            f"{type(first).__name__}): --token-embeddings needs a transformer"
+            f"{type(first).__name__}): token_embeddings needs a transformer"
         )
     norm, types = _block_around(inner, embedding)
     # The name in ELECTRA and models made like it.

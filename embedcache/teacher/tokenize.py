@@ -112,7 +112,7 @@ class FastTokenizer:
         pairs = [place for place, text in enumerate(inputs) if SEPARATOR in text]
         if pairs and not self.takes_pairs:
             raise InputError(
-                "the corpus holds pairs of texts, and the model has no form for pairs, or a --max-length "
+                "the corpus holds pairs of texts, and the model has no form for pairs, or a max_length "
                 f"below {self._least_for_pairs} leaves no room for them"
             )
         try:

@@ -101,8 +101,8 @@ def plan_views(options: ViewOptions) -> list[PlannedView]:
     if unused := sorted(options.translators.keys() - roles_asked):
         needed = ", ".join(sorted(roles_asked)) or "none"
         raise InputError(
-            f"--translator {unused[0]}=...: no view needs it (needed: {needed}). "
-            "Give pairs as --translator en-de=MODEL, and --language for that of the texts"
+            f"translators {unused[0]}=...: no view needs it (needed: {needed}). "
+            "Pairs are en-de=MODEL, from the language of the texts"
         )
     return planned
 

@@ -187,8 +187,8 @@ def parse_views(specs: Sequence[str], *, seed: int = 0) -> list[Recipe]:
     names = [recipe.name for recipe in recipes]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise InputError(
-            f"two views are called {repeated[0]!r}: ask for several samples with '*2', or name one with "
-            "--view NAME=KIND"
+            f"two views are called {repeated[0]!r}: ask for several samples with '*2', or name one, "
+            "as NAME=KIND"
         )
     return recipes
 
@@ -210,7 +210,7 @@ def _parse(spec: str, seed: int) -> list[Recipe]:
     if not all(map(is_view_name, names)):
         raise InputError(
             f"{name[:120]!r} cannot name a view: use up to 100 letters, digits, '.', '_' and '-', and not "
-            "'original'; choose one with --view NAME=KIND"
+            "'original'; choose one as NAME=KIND"
         )
     drawn = seed if KINDS[kind].random else None
     if count is None:

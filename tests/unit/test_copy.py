@@ -169,7 +169,7 @@ def test_a_conflict_beyond_noise_names_both_provenances_and_writes_nothing(
 ) -> None:
     cache_of(tmp_path / "noisy", batch(40, 60, off=5e-4))
     assert copied(tmp_path / "sound", at_odds[0], tmp_path / "noisy").conflicts == ()
-    with pytest.raises(VectorConflictError, match=r"20 texts.*device broken.*--prefer FIRST"):
+    with pytest.raises(VectorConflictError, match=r"20 texts.*device broken.*prefer to FIRST"):
         copied(tmp_path / "all", *at_odds)
     assert not (tmp_path / "all").exists()
     (conflict,) = copied(tmp_path / "all", *at_odds, dry_run=True).conflicts
@@ -292,8 +292,8 @@ def test_rows_are_copied_with_their_views_and_vectors(tmp_path: Path, whole: Cac
         ({"corpora": ["news=a name"]}, "a name"),
         ({"where": "label = 1"}, "label"),
         ({"where": "label = 8", "corpora": ["news"]}, "no row"),
-        ({"prefer": "first"}, "--prefer"),
-        ({"shard_rows": 0}, "--shard-rows"),
+        ({"prefer": "first"}, "prefer"),
+        ({"shard_rows": 0}, "shard_rows"),
         ({"codec": "float8"}, "float8"),
     ],
 )
@@ -445,6 +445,6 @@ def test_the_command(tmp_path: Path, at_odds: tuple[Path, Path]) -> None:
     assert "nothing written" in run("--dry-run", "--prefer", "last")
     value = json.loads(run("--prefer", "LAST", "--codec", "float16", "--json"))
     assert value["teachers"][0]["rows"] == 120
-    assert value["conflicts"][0]["decided_by"] == "--prefer LAST"
+    assert value["conflicts"][0]["decided_by"] == "prefer LAST"
     assert "copied to" in run("--prefer", "LAST", "--codec", "float16")
     assert rows_of(Cache(tmp_path / "all")) == {"float16": 120}

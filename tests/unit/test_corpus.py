@@ -76,9 +76,9 @@ def test_rows_come_back_in_order_over_several_parts(tmp_path: Path, labels: list
 
 def test_columns_that_were_not_kept_are_an_error(tmp_path: Path) -> None:
     corpus = stored(tmp_path, TEXTS)
-    with pytest.raises(InputError, match="--id-column"):
+    with pytest.raises(InputError, match="id_column"):
         corpus.ids()
-    with pytest.raises(InputError, match="--label-column"):
+    with pytest.raises(InputError, match="label_column"):
         corpus.labels()
 
 
@@ -169,7 +169,7 @@ def test_other_rows_are_refused_or_replace_the_corpus(
     tmp_path: Path, new: tuple[Any, ...], difference: str
 ) -> None:
     before = content(stored(tmp_path, TEXTS, IDS).folder)
-    with pytest.raises(InputError, match=rf"'corpus'.*{difference}.*--overwrite"):
+    with pytest.raises(InputError, match=rf"'corpus'.*{difference}.*overwrite"):
         stored(tmp_path, *new)
     assert Corpus(tmp_path / "corpus").ids() == IDS
     assert content(tmp_path / "corpus").items() >= before.items()

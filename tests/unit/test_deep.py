@@ -114,7 +114,7 @@ def test_another_model_a_missing_one_and_no_texts_are_refused(
     cache = make_cache(tmp_path / "c", loaded_teacher, live)
     with pytest.raises(ContractMismatchError, match="weights"):
         deep(cache, tiny_encoder(tmp_path / "other", seed=1))
-    with pytest.raises(TeacherError, match="--teacher-model"):
+    with pytest.raises(TeacherError, match="teacher_model"):
         examine(cache, deep=10)
     add_corpus(cache, "foreign", ["one text"])
     with pytest.raises(InputError, match="Build"):

@@ -343,7 +343,7 @@ def test_pairs_are_refused_if_there_is_no_form_or_room_for_them(loaded_teacher: 
     static = FastTokenizer(tokenizer, 0, special_tokens=False)
     for fast, text, named in (
         (static, join_pair("a", "b"), "no form for pairs"),
-        (FastTokenizer(tokenizer, 4), join_pair("a", "b"), "--max-length below 5"),
+        (FastTokenizer(tokenizer, 4), join_pair("a", "b"), "max_length below 5"),
         (FastTokenizer(tokenizer, 64), "a\x1fb\x1fc", "more than once"),
     ):
         with pytest.raises(InputError, match=named):

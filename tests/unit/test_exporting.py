@@ -121,7 +121,7 @@ def test_an_export_is_replaced_only_when_asked_and_complete(
 ) -> None:
     path = tmp_path / name
     export(cache, path, corpus="plain", teacher="int8")
-    with pytest.raises(InputError, match="--overwrite"):
+    with pytest.raises(InputError, match="overwrite"):
         export(cache, path, corpus="plain", teacher="int8")
     assert export(cache, path, corpus="plain", teacher="int8", where="row < 2", overwrite=True).rows == 2
 

@@ -222,7 +222,7 @@ REFUSED: list[tuple[str, bytes, dict[str, Any], str]] = [
     ("header.csv", b"text\n", {}, "header"),
     ("blank.txt", b"\n\xff\n\n", {}, r"2 empty .*, 1 invalid utf-8 \(first at .*:2\)"),
     ("list.jsonl", b'[{"text": "a"}]\n', {}, "JSON object"),
-    ("rows.json", b"[]", {}, "--format"),
+    ("rows.json", b"[]", {}, "format"),
     ("rows.txt", b"a\n", {"format": "xml"}, "unknown format"),
     ("rows.txt", encoded("parquet", rows_of(["a"])), {}, "PAR1"),
     ("rows.csv", "text\n".encode("utf-16"), {}, "binary data"),
@@ -239,13 +239,13 @@ REFUSED: list[tuple[str, bytes, dict[str, Any], str]] = [
     *((f"cut.{kind}", damaged(kind, "", share), {}, "cannot be read")
       for kind in ("parquet", "arrow") for share in (0.01, 0.5, 0.999)),
     # Fields that the ending does not promise, texts with commas, and no header.
-    ("euro.csv", EURO, {}, "id;text;label.*--delimiter"),
+    ("euro.csv", EURO, {}, "id;text;label.*delimiter"),
     ("euro.csv", EURO, {"text_column": "text"}, "id;text;label"),
-    ("rows.csv", b"text\na\n", {"delimiter": "::"}, "--delimiter"),
-    ("rows.txt", b"a\n", {"delimiter": ";"}, "--format csv"),
+    ("rows.csv", b"text\na\n", {"delimiter": "::"}, "delimiter"),
+    ("rows.txt", b"a\n", {"delimiter": ";"}, "format csv"),
     ("commas.csv", b"text\n" + b"One, two.\n" * 3 + b"Three.\n" * 90, {}, r"commas\.csv:2: 2 fields"),
-    ("bare.tsv", b"1\tA first text.\n2\tA second one.\n", {}, "A first text.*--text-column"),
-    ("bare.csv", b"word\nanother\n", {}, "word.*--text-column.*--format text"),
+    ("bare.tsv", b"1\tA first text.\n2\tA second one.\n", {}, "A first text.*text_column"),
+    ("bare.csv", b"word\nanother\n", {}, "word.*text_column.*format text"),
 ]  # fmt: skip
 
 
@@ -287,10 +287,10 @@ def test_text_with_a_few_control_characters_is_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", WITH_COLUMNS)
 def test_a_missing_column_names_those_found(tmp_path: Path, kind: str) -> None:
     path = put(tmp_path, f"rows{ENDINGS[kind]}", encoded(kind, rows_of(TEXTS)))
-    options = [("--text-column", ReadOptions("nope")), ("--id-column", ReadOptions("text", "nope"))]
-    options += [("--label-column", ReadOptions("text", label_column="nope"))]
-    options += [("--text2-column", ReadOptions("text", text2_column="nope"))]
-    options += [("--rows", ReadOptions("text", rows=("nope=1",)))]
+    options = [("text_column", ReadOptions("nope")), ("id_column", ReadOptions("text", "nope"))]
+    options += [("label_column", ReadOptions("text", label_column="nope"))]
+    options += [("text2_column", ReadOptions("text", text2_column="nope"))]
+    options += [("rows", ReadOptions("text", rows=("nope=1",)))]
     for option, asked in options:
         with pytest.raises(MissingInputError, match=f"'nope'.* number, text, label.*{option}"):
             check_sources([path], asked)
@@ -316,7 +316,7 @@ def test_the_text_column_is_found_or_asked_for(
 ) -> None:
     path = put(tmp_path, "rows.tsv", f"{header}\n{header.upper()}\n")
     if column is None:
-        with pytest.raises(InputError, match=f"--text-column|{header}") as caught:
+        with pytest.raises(InputError, match=f"text_column|{header}") as caught:
             read(path, **options)
         assert not isinstance(caught.value, MissingInputError)
     else:
@@ -333,7 +333,7 @@ def test_two_columns_are_a_pair_and_rows_are_selected_by_others(tmp_path: Path, 
     texts, report = read(path, text_column="one", text2_column="two", rows=("split=train", "label=0"))
     assert texts == ["a river\x1fthe house"]
     assert (report.skipped, report.not_asked) == ({"empty": 1}, 5)
-    with pytest.raises(InputError, match=r"7 rows has split=test; change --rows"):
+    with pytest.raises(InputError, match=r"7 rows has split=test; change rows"):
         read(path, text_column="one", rows=("split=test",))
 
 

@@ -251,7 +251,7 @@ def test_the_least_recently_used_goes_first_and_one_has_to_fit(remote, tmp_path,
         assert names_in(tmp_path / "mirror") == {store.shard_names[number] for number in (0, 2, 3)}
     with (
         streamed(remote, tmp_path / "small", size(0.5)) as store,
-        pytest.raises(StorageError, match="--cache-limit"),
+        pytest.raises(StorageError, match="cache_limit"),
     ):
         store.gather(rows_of(store, 2))
 
@@ -277,11 +277,11 @@ def test_rows_of_the_window_before_are_still_here_for_the_batch_between_two(
 
 def test_another_folder_is_refused_as_a_mirror(source, remote, own, tmp_path):
     before = sorted(source.rglob("*"))
-    with pytest.raises(InputError, match=r"no mirror of .*--mirror"):
+    with pytest.raises(InputError, match=r"no mirror of .*mirror"):
         Mirror.open(remote, source)
     assert sorted(source.rglob("*")) == before
     Mirror.open(remote, tmp_path / "mirror", limit=10**6).close()
-    with pytest.raises(InputError, match=r"no mirror of .*--mirror"):
+    with pytest.raises(InputError, match=r"no mirror of .*mirror"):
         Mirror.open(str(own), tmp_path / "mirror")
     with pytest.raises(InputError, match="cannot contain each other"):
         Mirror.open(str(own), own / "mirror")
@@ -300,7 +300,7 @@ def test_of_several_corpora_and_versions_one_is_chosen(own, source, teacher, tmp
         with Mirror.open(str(own), tmp_path / "mirror", corpus=corpus, limit=limit) as mirror:
             assert len(mirror.cache.corpus(mirror.corpus)) == rows
     push(built(tmp_path / "more", teacher, TEXTS[:60], name="others"), str(own))
-    with pytest.raises(InputError, match=r"2 corpora \(others, texts\).*--corpus"):
+    with pytest.raises(InputError, match=r"2 corpora \(others, texts\).*corpus"):
         Mirror.open(str(own), tmp_path / "other")
     with Mirror.open(str(own), tmp_path / "other", corpus="others", limit=limit) as mirror:
         assert mirror.cache.corpus_names() == ["others"]

@@ -159,7 +159,7 @@ MANIFESTS: dict[str, Attack] = {
 def test_a_manifest_that_is_wrong_is_refused_by_its_digest(remote: Path, name: str) -> None:
     MANIFESTS[name](remote)
     (digest,) = digests_of(remote)
-    refused(remote, digest[:12], "--skip-manifest")
+    refused(remote, digest[:12], "skip_manifests")
 
 
 def test_a_giant_manifest_is_not_read(remote: Path, monkeypatch: pytest.MonkeyPatch) -> None:

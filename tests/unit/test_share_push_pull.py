@@ -360,14 +360,14 @@ def test_more_than_max_bytes_is_refused_before_it_is_fetched(
     push(make_cache(tmp_path / "mine").folder, remote)
     size = pull(tmp_path / "theirs", remote, dry_run=True).bytes
     assert not (tmp_path / "theirs").exists()
-    with pytest.raises(InputError, match="--max-bytes"):
+    with pytest.raises(InputError, match="max_bytes"):
         pull(tmp_path / "theirs", remote, max_bytes=size - 1)
-    with pytest.raises(InputError, match="--max-bytes"):
+    with pytest.raises(InputError, match="max_bytes"):
         pull(tmp_path / "theirs", remote, Selection(corpora=["corpus"]), max_bytes=1000)
     assert counted == []
     assert pull(tmp_path / "theirs", remote, max_bytes=size).bytes == size
     # Key lists count as well.
-    with pytest.raises(InputError, match="--max-bytes"):
+    with pytest.raises(InputError, match="max_bytes"):
         pull(tmp_path / "others", remote, Selection(corpora=["corpus"]), max_bytes=size)
 
 

@@ -47,7 +47,7 @@ def test_nothing_of_a_teacher_with_bad_vectors_enters(tmp_path: Path, bad: str) 
     assert done.vectors == {"good": 3}
     (sample,) = [one for one in done.samples if one.is_bad]
     assert sample.sampled == SAMPLE
-    for word in (digests_of(bad)[0][:12], "Mallory", "--skip-manifest"):
+    for word in (digests_of(bad)[0][:12], "Mallory", "skip_manifests"):
         assert word in sample.message
     assert "Ann" not in sample.message
 
