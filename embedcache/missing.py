@@ -21,7 +21,6 @@ class Locator(Protocol):
 
     def locate(self, keys: KeyArray) -> Positions:
         """Return the position of each key, -1 where it is missing."""
-        ...
 
 
 @dataclass
@@ -71,40 +70,17 @@ class MissingRows:
             yield rows[start : start + rows_each]
 
 
-@dataclass(frozen=True)
-class ViewCoverage:
-    """Coverage of a view by vectors: rows with a text of their own, and how many of them have a vector.
+def is_embedded(view: View, store: Locator) -> bool:
+    """Return whether a view was given to the teacher: most of its own texts have a vector.
 
-    Attributes:
-        own: rows whose text is not that of the corpus.
-        embedded: how many of them have a vector.
+    Raises:
+        CorruptCacheError: if a part of the view or of its corpus is missing or damaged.
     """
-
-    own: int
-    embedded: int
-
-    @classmethod
-    def of(cls, view: View, store: Locator) -> ViewCoverage:
-        """Look up the texts of ``view`` that are its own in ``store``.
-
-        Raises:
-            CorruptCacheError: if a part of the view or of its corpus is missing or damaged.
-        """
-        own = embedded = 0
-        for start in range(0, len(view), _COVERAGE_ROWS):
-            rows = np.arange(start, min(start + _COVERAGE_ROWS, len(view)))
-            keys = view.keys_of(rows)
-            changed = keys[keys != view.of.keys_of(rows)]
-            own += len(changed)
-            embedded += int(np.count_nonzero(store.locate(changed) >= 0))
-        return cls(own, embedded)
-
-    @property
-    def is_embedded(self) -> bool:
-        """Whether most texts of the view have a vector: it was given to the teacher."""
-        return 2 * self.embedded > self.own
-
-    @property
-    def missing(self) -> int:
-        """Rows whose own text has no vector."""
-        return self.own - self.embedded
+    own = embedded = 0
+    for start in range(0, len(view), _COVERAGE_ROWS):
+        rows = np.arange(start, min(start + _COVERAGE_ROWS, len(view)))
+        keys = view.keys_of(rows)
+        changed = keys[keys != view.of.keys_of(rows)]
+        own += len(changed)
+        embedded += int(np.count_nonzero(store.locate(changed) >= 0))
+    return 2 * embedded > own

@@ -14,7 +14,7 @@ from embedcache.corpus.readers import RowBatch
 from embedcache.corpus.store import ColumnReader
 from embedcache.errors import CorruptCacheError, InputError
 from embedcache.keys import KEY_DTYPE, KeyArray, KeyIndex
-from embedcache.missing import Locator, MissingRows, ViewCoverage
+from embedcache.missing import Locator, MissingRows, is_embedded
 from embedcache.verify.files import first_line
 
 
@@ -66,7 +66,7 @@ def rows_without_vector(texts: Sequence[Corpus], store: Locator) -> list[tuple[i
     """
     some, none = list[tuple[int, MissingRows]](), list[tuple[int, MissingRows]]()
     for number, corpus in enumerate(texts):
-        if isinstance(corpus, View) and not ViewCoverage.of(corpus, store).is_embedded:
+        if isinstance(corpus, View) and not is_embedded(corpus, store):
             continue
         missing = MissingRows.of(corpus, store)
         if len(missing):
