@@ -51,8 +51,8 @@ def plan_views_of(
     with suppress(CorruptCacheError, CacheFormatError):
         recipes = {name: read_record(corpus / VIEWS / name).recipe for name in Corpus(corpus).view_names()}
     for view in planned:
-        if view.is_slow and view.recipe not in recipes.values():
-            view.maker  # noqa: B018 - loads the model
+        if not view.recipe.reads_source and view.recipe not in recipes.values():
+            view.maker  # noqa: B018 - loads its model or lexicon
     names = {*recipes, *(view.recipe.name for view in planned)}
     if unknown := [name for name in options.embed if name not in names]:
         raise InputError(

@@ -10,6 +10,7 @@ from embedcache.errors import InputError
 from embedcache.views.edits import edit_maker
 from embedcache.views.models import MaskFill, ModelFolder, find_model, translation_maker
 from embedcache.views.recipe import KINDS, Maker, Recipe, parse_views
+from embedcache.views.synonyms import synonym_maker
 
 MASK_MODEL = "google-bert/bert-base-uncased"
 TRANSLATOR = "Helsinki-NLP/opus-mt-{}"
@@ -69,6 +70,8 @@ class PlannedView:
         kind = self.recipe.kind
         if kind in ("crop", "delete-words", "delete-one-word"):
             return edit_maker(self.recipe)
+        if kind == "synonym":
+            return synonym_maker(self.recipe)
         if kind == "mask-fill":
             return MaskFill(self.recipe, self.models["mask-fill"], self.device)
         if kind in ("translation", "back-translation"):

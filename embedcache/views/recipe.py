@@ -34,6 +34,8 @@ _ARGUMENTS: Mapping[str, TypeAdapter[Parameter]] = {
     "beams": TypeAdapter(Annotated[int, Field(ge=1, le=99)]),
     "language": TypeAdapter(Annotated[str, Field(pattern=r"^[A-Za-z][\w-]{0,19}$")]),
     "column": TypeAdapter(Annotated[str, Field(min_length=1)]),
+    # Another version has other synonyms.
+    "lexicon": TypeAdapter(Annotated[str, Field(pattern=r"^[\w.-]+:[\w.-]+$")]),
 }
 """Argument of a kind -> the values it takes."""
 
@@ -44,6 +46,7 @@ class Kept(Enum):
     """Reason why a row keeps its text; the values are counted and reported."""
 
     ONE_WORD = "one word"
+    NO_SYNONYM = "no synonym"
     NOTHING_TO_MASK = "nothing to mask"
     EMPTY_CELL = "empty cell"
     UNUSABLE_CELL = "unusable cell"
@@ -83,6 +86,12 @@ KINDS: Mapping[str, Kind] = {
         "leave out a share of the words, here and there", "delete-words:0.1", {"share": 0.1}, random=True
     ),
     "delete-one-word": Kind("leave out one word", "delete-one-word*2", random=True),
+    "synonym": Kind(
+        "replace a share of the words by WordNet synonyms",
+        "synonym:0.1",
+        {"share": 0.1, "lexicon": "oewn:2024"},
+        random=True,
+    ),
     "mask-fill": Kind(
         "mask a share of the words and let a masked language model fill them",
         "mask-fill:0.15",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+import sys
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from corpus_helpers import IDS, LABELS, TEXTS, Failing, content, stored
 from hypothesis import given
 from hypothesis import strategies as st
 
+import embedcache
 from embedcache import fsio
 from embedcache.corpus import view_store
 from embedcache.corpus.corpus import Corpus, View
@@ -26,17 +29,19 @@ from embedcache.errors import (
     CacheFormatError,
     CorruptCacheError,
     InputError,
+    MissingExtraError,
     StorageError,
     TeacherError,
 )
 from embedcache.fsio import read_sealed_json, write_sealed_json
 from embedcache.keys import key_array
-from embedcache.testing import sentences, tiny_encoder
+from embedcache.testing import fake_teacher, sentences, tiny_encoder
 from embedcache.views import models
 from embedcache.views.edits import Draw, edit_maker, put, words_of_share
 from embedcache.views.models import find_model
 from embedcache.views.plan import PlannedView, ViewOptions, plan_views
 from embedcache.views.recipe import KINDS, Kept, Made, Maker, Recipe, parse_views
+from embedcache.views.synonyms import synonym_maker
 
 SENTENCES = sentences(200, longest=30)
 EDITS = ["crop", "crop:0.5", "delete-words", "delete-words:0.9", "delete-one-word"]
@@ -57,6 +62,7 @@ def recipe_of(spec: str, seed: int = 0, **settings: Any) -> Recipe:
         ("crop:share=0.2", "crop-0.2", "crop", {"share": 0.2}),
         ("short=crop:0.5", "short", "crop", {"share": 0.5}),
         ("delete-one-word", "delete-one-word", "delete-one-word", {}),
+        ("synonym:lexicon=a:1,share=0.3", "synonym-0.3-a_1", "synonym", {"share": 0.3, "lexicon": "a:1"}),
         ("column:a b/c*4=d:e", "column-a_b_c_4_d_e", "column", {"column": "a b/c*4=d:e"}),
         ("translation:de", "translation-de", "translation", {"language": "de", "beams": 1}),
         ("x=back-translation:de,beams=4", "x", "back-translation", {"language": "de", "beams": 4}),
@@ -81,8 +87,9 @@ def test_a_star_asks_for_samples_that_differ_in_nothing_else() -> None:
 @pytest.mark.parametrize(
     "spec",
     ["", "cropp", "=crop", "crop:", "crop:1", "crop:nan", "crop:0.1,0.2", "crop:beams=2", "delete-one-word:2",
-     "crop*0", "translation:de*2", "column", "column:", "back-translation", "translation:../x",
-     "original=crop", "back-translation:de,beams=0", "a" * 101 + "=crop", "column:" + "a" * 101],
+     "crop*0", "synonym:lexicon=tiny", "translation:de*2", "column", "column:", "back-translation",
+     "translation:../x", "original=crop", "back-translation:de,beams=0", "a" * 101 + "=crop",
+     "column:" + "a" * 101],
 )  # fmt: skip
 def test_what_is_no_recipe_is_refused(spec: str) -> None:
     with pytest.raises(InputError, match="view"):
@@ -187,6 +194,47 @@ def test_a_word_takes_the_place_of_another_with_its_punctuation_and_case(
     words = [old]
     put(words, 0, new)
     assert words == [result]
+
+
+# --- synonyms --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lexicon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Return the name of a lexicon of a few words."""
+    import wn
+
+    # Asking the public property for the old folder would make one in the user's home.
+    monkeypatch.setattr(wn.config, "_data_directory", tmp_path)
+    monkeypatch.setattr(wn.config, "_dbpath", tmp_path / "wn.db")
+    wn.add(view_helpers.lexicon_file(tmp_path), progress_handler=None)
+    yield "tiny:1"
+    wn._db.clear_connections()
+
+
+def test_synonyms_take_the_place_of_words(lexicon: str) -> None:
+    make = synonym_maker(recipe_of(f"synonym:0.5,lexicon={lexicon}"))
+    found = make(["A Small CAT (sees) the house.", "nothing here", "roads", "road", "", "the cats"])
+    words = str(found[0]).split()
+    assert words[1] in ("Little", "Tiny")
+    assert words[2] in ("PUSS", "KITTY")
+    assert [words[0], *words[3:]] == ["A", "(sees)", "the", "home", "base."]
+    assert found[1:] == [Kept.NO_SYNONYM, Kept.NO_SYNONYM, "route", Kept.NO_SYNONYM, Kept.NO_SYNONYM]
+    samples = [synonym_maker(one) for one in parse_views([f"synonym:0.3,lexicon={lexicon}*4"])]
+    texts = [text for text in SENTENCES if "small" in text or "cat" in text]
+    assert len({tuple(make(texts)) for make in samples}) == 4
+    assert samples[0](texts[::-1]) == samples[0](texts)[::-1]
+
+
+def test_a_lexicon_or_library_that_is_missing_is_an_error_before_anything_is_written(
+    lexicon: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    for spec in ("synonym", f"synonym:lexicon={lexicon}"):
+        with pytest.raises((InputError, MissingExtraError), match=r"wn download oewn:2024|pip install"):
+            embedcache.build(["a text"], teacher=fake_teacher(), cache=cache, views=[spec])
+        assert not cache.exists()
+        monkeypatch.setitem(sys.modules, "wn", None)
 
 
 # --- models ----------------------------------------------------------------------------------------------

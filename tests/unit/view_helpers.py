@@ -1,4 +1,4 @@
-"""Tiny real models that make views."""
+"""Tiny real models that make views, and a lexicon of a few words."""
 # ruff: noqa: S106 - tokens of a vocabulary are no passwords
 
 from __future__ import annotations
@@ -9,6 +9,32 @@ from pathlib import Path
 from embedcache.testing import WORDS
 
 LETTERS = tuple("abcdefghijklmnopqrstuvwxyz0123456789.,?!'()")
+
+LEXICON = """<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE LexicalResource SYSTEM "http://globalwordnet.github.io/schemas/WN-LMF-1.1.dtd">
+<LexicalResource xmlns:dc="https://globalwordnet.github.io/schemas/dc/">
+  <Lexicon id="tiny" label="Tiny" language="en" email="nobody@example.org"
+           license="https://creativecommons.org/publicdomain/zero/1.0/" version="1">
+    {entries}
+    {synsets}
+  </Lexicon>
+</LexicalResource>
+"""
+SYNONYMS = (("small", "little", "tiny"), ("house", "home base"), ("cat", "puss", "kitty"), ("road", "route"))
+
+
+def lexicon_file(folder: Path) -> Path:
+    """Write a lexicon called ``tiny:1`` of :data:`SYNONYMS` and return its file."""
+    entries = [
+        f'<LexicalEntry id="tiny-{number}-{place}"><Lemma writtenForm="{word}" partOfSpeech="n"/>'
+        f'<Sense id="tiny-s-{number}-{place}" synset="tiny-{number}-n"/></LexicalEntry>'
+        for number, words in enumerate(SYNONYMS)
+        for place, word in enumerate(words)
+    ]
+    synsets = [f'<Synset id="tiny-{number}-n" ili="" partOfSpeech="n"/>' for number in range(len(SYNONYMS))]
+    path = folder / "lexicon.xml"
+    path.write_text(LEXICON.format(entries="\n".join(entries), synsets="\n".join(synsets)))
+    return path
 
 
 def masked_model(folder: Path, *, seed: int = 0) -> Path:
