@@ -178,7 +178,7 @@ def drop(remote: str, manifests: Sequence[str], *, now: bool = False) -> Deleted
     Args:
         remote: name or URL of the remote.
         manifests: beginnings of digests of manifests, six digits or more.
-        now: delete the objects, for texts that should not have been shared. Nobody should push meanwhile.
+        now: delete the objects, for texts that should not have been shared. Safe only while no push runs.
 
     Raises:
         InputError: if a beginning names no manifest, or several, or the remote is read-only.

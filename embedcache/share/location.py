@@ -1,4 +1,4 @@
-"""Where remotes are: the names that a user gives them, their URLs, and the filesystems of those.
+"""Locations of remotes: the names that a user gives them, their URLs, and the filesystems of those.
 
 Credentials come from the environment, never from the URL. Clients try again as their own settings say.
 """

@@ -30,10 +30,9 @@ READ_ONLY = ("http", "https", "hf")
 RENAMING = ("file", "sftp")
 """Schemes whose files appear while they are written, so they are written aside and renamed."""
 JOBS = 8
-VERSION = 2
 GRACE = 14 * 86_400.0
 """Seconds that an object no manifest lists is kept."""
-_MARKER = spelled_json({"version": VERSION})
+_MARKER = spelled_json({"version": 2})
 _TIMES = ("LastModified", "last_modified", "updated", "mtime", "created")
 _RAISED = object()
 
@@ -87,8 +86,8 @@ class Remote:
             raise RemoteError(f"{self.url}: no remote there. 'embedcache push' to it makes one.")
         if data != _MARKER:
             raise RemoteError(
-                f"{self.url}: a remote of another version than {VERSION}. Upgrade embedcache, or push again "
-                "to a new folder."
+                f"{self.url}: a remote of another version than 2. Upgrade embedcache, or push again to a new "
+                "folder."
             )
         return self
 
