@@ -54,13 +54,19 @@ def counts(found: BuildResult) -> tuple[int, ...]:
     return (found.rows, found.distinct, found.encoded, found.cached, found.reused, *sum(outputs, ()))
 
 
+VIEWS = {"views": ["crop", "delete-words"], "embed_views": ["crop"]}
+
+
 @pytest.mark.parametrize(
-    "before",
-    [[], [{"limit": 200, "name": "other"}], [{}], [{"max_length": 9, "teacher_name": "short"}]],
-    ids=["new", "overlapping", "done", "another length"],
-)
-@pytest.mark.parametrize(
-    "settings", [{}, {"views": ["crop", "delete-words"], "embed_views": ["crop"]}], ids=["plain", "views"]
+    ("before", "settings"),
+    [
+        ([], VIEWS),
+        ([{"limit": 200, "name": "other"}], {}),
+        ([{"limit": 200, "name": "other"}], VIEWS),
+        ([{}], VIEWS),
+        ([{"max_length": 9, "teacher_name": "short"}], VIEWS),
+    ],
+    ids=["new", "overlapping", "overlapping with views", "done", "another length"],
 )
 def test_counts_are_those_of_the_build_that_follows(
     run: Run, tmp_path: Path, before: list[dict[str, Any]], settings: dict[str, Any]
