@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.cache_documents import CACHE_MARKER, read_origin
 from embedcache.contract import Contract
-from embedcache.corpus.corpus import Corpus
+from embedcache.corpus.corpus import Corpus, find_texts
 from embedcache.errors import CorruptCacheError, EmbedCacheError, NonFiniteVectorError, TeacherError
 from embedcache.fsio import (
     explain_os_error,
@@ -40,7 +40,7 @@ from embedcache.teacher.options import DEFAULT_SHARD_ROWS
 from embedcache.teacher.resolve import ALIASES, origin_of, resolve
 from embedcache.verify import Finding, Verifier
 from embedcache.verify.files import UPGRADE, first_line
-from embedcache.verify.rows import find_rows, rows_without_vector
+from embedcache.verify.rows import Lacking, rows_without_vector
 
 if TYPE_CHECKING:
     from embedcache.teacher.encode import Encoder
@@ -50,6 +50,7 @@ LOST, LEFT = "texts missing", "not repaired"
 """Outcomes; the last two need the user."""
 
 _VECTORS = (Kind.SHARD, Kind.STORE, Kind.CODEBOOK)
+_NO_KEYS = np.empty(0, KEY_DTYPE)
 
 
 @dataclass(frozen=True)
@@ -222,29 +223,39 @@ class _Repairer:
     def _restore(self, contract: Contract) -> None:
         """Bring back the shards of a teacher."""
         findings = self._damage(*_VECTORS, teacher=contract.id)
-        folder = f"teachers/{contract.id}"
+        folder, checks = f"teachers/{contract.id}", self._verifier.checks
         is_newer = any(one.fix == UPGRADE and one.path.startswith(f"{folder}/") for one in self._findings)
-        if not findings or is_newer:
+        # Killed, an earlier repair has moved shards aside and not encoded them.
+        is_unfinished = (self.folder / QUARANTINE / folder).exists()
+        if not (findings or is_unfinished) or is_newer:
             return
-        verifier = self._verifier
-        lost = [*verifier.checks.lost[contract.id].values(), *verifier.gone_shards(contract)]
-        known, sound = {shard.name for shard in lost}, verifier.checks.shards[contract.id]
-        store, windows, without_text, made = verifier.sound_store(contract), list[_Window](), 0, list[str]()
-        is_unknown = any(one.kind == Kind.SHARD.value and _name(one) not in known for one in findings)
+        lost, sound = checks.lost[contract.id], checks.shards[contract.id]
+        store, lacking = self._verifier.sound_store(contract), list[Lacking]()
         is_all = any(one.kind == Kind.STORE.value for one in findings) and not sound
+        is_unknown = any(one.kind == Kind.SHARD.value and _name(one) not in lost for one in findings)
+        if is_unfinished or is_all or is_unknown:
+            lacking = rows_without_vector(self._texts, store)
+        if sound and not (is_all or is_unknown):
+            # The teacher need not have encoded the others.
+            lacking = [(number, rows) for number, rows in lacking if len(rows) < rows.distinct]
+        if not findings and not lacking:
+            return
+        windows, without_text, made = list[KeyArray](), 0, list[str]()
         try:
             if not is_derived(contract):
-                windows, without_text = _plan(lost, self._texts, store, fill=is_unknown or is_all)
+                windows, without_text = _plan(list(lost.values()), self._texts, store, lacking)
             if not self._dry_run:
                 # Load what computes the vectors before anything is moved.
-                encoder = self._load(contract, (*store.shards, *lost)) if windows else None
+                encoder = self._load(contract, (*store.shards, *lost.values())) if windows else None
                 if is_derived(contract):
                     read_projection(Cache(self.folder), self._known_as(contract))
-                shards = {f"{folder}/shards/{name}.arrow" for name in known}
-                self._clear(contract, shards.union(one.path for one in findings))
-                codec = lost[0].header.codec if lost and not sound else None
+                if findings:
+                    self._clear(contract, {one.path for one in findings})
+                codec = next((one.header.codec for one in lost.values()), None) if not sound else None
                 made = self._store(contract, windows, encoder, codec)
         except EmbedCacheError as error:
+            if not findings:
+                raise
             for finding in findings:
                 self._done(finding, LEFT, first_line(error))
             return
@@ -270,7 +281,7 @@ class _Repairer:
             self._move_aside(path)
 
     def _store(
-        self, contract: Contract, windows: Sequence[_Window], encoder: Encoder | None, codec: str | None
+        self, contract: Contract, windows: Sequence[KeyArray], encoder: Encoder | None, codec: str | None
     ) -> list[str]:
         """Encode and store what is planned; return the names of all shards and codebooks."""
         cache = Cache(self.folder)
@@ -287,16 +298,16 @@ class _Repairer:
         codebooks = (cache.teacher_folder(contract) / "codebooks").glob("[!.]*.npy")
         return [*cache.container(contract).names(), *(path.stem for path in codebooks)]
 
-    def _encode(self, encoder: Encoder, windows: Sequence[_Window]) -> Iterator[VectorBatch]:
+    def _encode(self, encoder: Encoder, windows: Sequence[KeyArray]) -> Iterator[VectorBatch]:
         """Yield the rows of each window."""
-        texts = (window.texts(self._texts) for window in windows)
+        texts = ([text or "" for text in find_texts(keys, self._texts)] for keys in windows)
         with closing(encoder.encode_windows(texts)) as results:
-            for window, encoded in zip(windows, results, strict=True):
+            for keys, encoded in zip(windows, results, strict=True):
                 if not np.isfinite(encoded.vectors).all():
                     raise NonFiniteVectorError("the teacher returned NaN or infinity for a text")
-                self._progress.advance(len(window))
+                self._progress.advance(len(keys))
                 rest = encoded.tokens, encoded.truncated, encoder.provenance
-                yield VectorBatch(window.keys, encoded.vectors, *rest)
+                yield VectorBatch(keys, encoded.vectors, *rest)
 
     def _load(self, contract: Contract, shards: Sequence[Shard]) -> Encoder:
         """Return the encoder of a teacher, to compute as it did for some shards."""
@@ -313,69 +324,52 @@ def _name(finding: Finding) -> str:
     return finding.path.partition("#")[2] or PurePosixPath(finding.path).stem
 
 
-@dataclass(frozen=True)
-class _Window:
-    """Rows that are encoded together and stored as one shard.
-
-    Attributes:
-        keys: dtype ``V16``, shape (n,).
-        numbers: number of the corpus that holds each text, shape (n,).
-        rows: its row there, shape (n,).
-    """
-
-    keys: KeyArray
-    numbers: NDArray[np.int64]
-    rows: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def texts(self, corpora: Sequence[Corpus]) -> list[str]:
-        """Return the texts, in order."""
-        found = [""] * len(self)
-        for number in np.unique(self.numbers).tolist():
-            places = np.flatnonzero(self.numbers == number)
-            for place, text in zip(places.tolist(), corpora[number].texts(self.rows[places]), strict=True):
-                found[place] = text
-        return found
-
-
 def _plan(
-    lost: Sequence[Shard], corpora: Sequence[Corpus], store: ShardStore, *, fill: bool
-) -> tuple[list[_Window], int]:
+    lost: Sequence[Shard], corpora: Sequence[Corpus], store: ShardStore, lacking: Sequence[Lacking]
+) -> tuple[list[KeyArray], int]:
     """Plan what to encode in place of lost shards.
 
-    A shard whose texts are all known comes back with its rows, in their order. For the others it is what
-    corpora and embedded views lack.
+    A shard whose texts are all known comes back with its rows, in their order. The texts of others are among
+    those that corpora and embedded views lack.
 
     Args:
         lost: header and keys of the lost shards.
         corpora: sound corpora and views.
         store: the teacher's sound shards.
-        fill: True if shards were lost whose keys are not known.
+        lacking: rows without a vector, where shards were lost whose keys are not known.
 
     Returns:
-        Shards to be, in the order of the corpora; number of lost rows whose text no corpus has.
+        Keys of each shard to be, in the order of the corpora; number of lost rows whose text no corpus has.
     """
-    numbers, rows = find_rows([shard.keys for shard in lost], corpora)
-    windows, start, without_text = list[_Window](), 0, 0
-    for shard in lost:
-        part = slice(start, start + len(shard))
-        start += len(shard)
-        is_missing, has_text = store.locate(shard.keys) < 0, numbers[part] >= 0
-        unknown = int((is_missing & ~has_text).sum())
+    rows = _find_rows(np.concatenate([_NO_KEYS, *(shard.keys for shard in lost)]), corpora)
+    ranked, without_text = list[tuple[int, KeyArray]](), 0
+    for shard, found in zip(lost, np.split(rows, np.cumsum([*map(len, lost)])[:-1]), strict=False):
+        is_missing = store.locate(shard.keys) < 0
+        unknown = int((is_missing & (found < 0)).sum())
         without_text += unknown
         if is_missing.any() and not unknown:
-            windows.append(_Window(shard.keys[has_text], numbers[part][has_text], rows[part][has_text]))
-    windows.sort(key=lambda one: (one.numbers[0], one.rows[0]))
-    if fill or without_text:
-        rows_each = max(map(len, (*store.shards, *lost)), default=DEFAULT_SHARD_ROWS)
-        for number, missing in rows_without_vector(corpora, store):
-            planned = KeyIndex(np.concatenate([np.empty(0, KEY_DTYPE), *(one.keys for one in windows)]))
-            left = np.flatnonzero(missing.mask)[planned.locate(missing.keys()) < 0]
-            # A key may be damaged itself: then its text is among those that lack a vector.
-            without_text = max(0, without_text - len(left))
-            for start in range(0, len(left), rows_each):
-                some = left[start : start + rows_each]
-                windows.append(_Window(missing.keys(some), np.full(len(some), number), some))
+            ranked.append((int(found[found >= 0].min()), shard.keys[found >= 0]))
+    windows = [keys for _, keys in sorted(ranked, key=lambda one: one[0])]
+    rows_each = max(map(len, (*store.shards, *lost)), default=DEFAULT_SHARD_ROWS)
+    for _, missing in lacking or (rows_without_vector(corpora, store) if without_text else ()):
+        planned = KeyIndex(np.concatenate([_NO_KEYS, *windows]))
+        keys = missing.keys()
+        keys = keys[planned.locate(keys) < 0]
+        # A key may be damaged itself: then its text is among those that lack a vector.
+        without_text = max(0, without_text - len(keys))
+        windows += [keys[start : start + rows_each] for start in range(0, len(keys), rows_each)]
     return windows, without_text
+
+
+def _find_rows(keys: KeyArray, corpora: Sequence[Corpus]) -> NDArray[np.int64]:
+    """Return the first row that holds each key, counted through all corpora; -1 where none does."""
+    index, rows, start = KeyIndex(keys), np.full(len(keys), -1), 0
+    for part in (part for corpus in corpora for part in corpus.iter_keys()):
+        places = index.locate(part)
+        # Of a text in several rows the first is taken: written last.
+        fresh = np.flatnonzero(places >= 0)[::-1]
+        fresh = fresh[rows[places[fresh]] < 0]
+        rows[places[fresh]] = start + fresh
+        start += len(part)
+    # A key that comes twice was found at its first place.
+    return rows[index.locate(keys)]

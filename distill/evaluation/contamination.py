@@ -1,6 +1,6 @@
 """Contamination: what of a test set a model has seen, in its training or when its checkpoint was chosen.
 
-Texts are compared without case, blanks and punctuation (:func:`embedcache.doctor.evaluation_sets.fold`), so
+Texts are compared without case, blanks and punctuation (:func:`embedcache.corpus.folding.fold`), so
 that tokenised and plain spellings meet. A sentence that is the same but for a word is another one here: a
 share of zero does not show that nothing alike was trained on.
 """

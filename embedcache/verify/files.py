@@ -20,7 +20,7 @@ from embedcache.corpus.part import key_view
 from embedcache.errors import CacheFormatError, CorruptCacheError, EmbedCacheError, StorageError
 from embedcache.fsio import parsed_json, read_sealed_json, regular_size, sha256_file
 from embedcache.inventory import Entry, Kind, entry_at
-from embedcache.keys import KEY_BYTES, KeyArray
+from embedcache.keys import KEY_BYTES
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.projection import projection_digest
 from embedcache.store import FolderShards, Shard
@@ -53,10 +53,6 @@ class Finding:
     is_damage: bool = True
 
 
-class _CodebookError(CorruptCacheError):
-    """The codebook of a shard is missing or damaged."""
-
-
 @dataclass
 class FileChecks:
     """Checks of the files of a cache, one at a time, from any thread.
@@ -65,7 +61,7 @@ class FileChecks:
         folder: the cache's folder.
         progress: receives the bytes that are read.
         shards: contract id -> name -> bytes of the sound shards found so far.
-        lost: contract id -> name -> header and keys of the damaged shards, and of those without a codebook.
+        lost: contract id -> name -> damaged shards, as far as :func:`peek_shard` reads them.
     """
 
     folder: Path
@@ -104,10 +100,7 @@ class FileChecks:
         folder = self.folder / "teachers" / contract_id / "codebooks"
 
         def find_codec(codec: str, codebook: str | None) -> Codec:
-            try:
-                return get_codec(codec) if codebook is None else pq.load(folder, codebook)
-            except CorruptCacheError as error:
-                raise _CodebookError(str(error)) from error
+            return get_codec(codec) if codebook is None else pq.load(folder, codebook)
 
         try:
             if (digest := hashlib.sha256(data).hexdigest()) != name:
@@ -119,11 +112,6 @@ class FileChecks:
             peeked = peek_shard(data, name, path)
             if peeked is not None and peeked.header.contract.id == contract_id:
                 self.lost[contract_id][name] = peeked
-                book = folder / f"{peeked.header.codebook}.npy"
-                if isinstance(error, _CodebookError):
-                    return (
-                        [] if book.exists() else [damage(book.relative_to(self.folder).as_posix(), MISSING)]
-                    )
             return [refusal(path, error, file)]
         self.shards[contract_id][name] = data
         self.lost[contract_id].pop(name, None)
@@ -156,7 +144,7 @@ def _sealed_digest(path: Path) -> str | None:
 
 
 def peek_shard(data: pa.Buffer, name: str, where: str) -> Shard | None:
-    """Return header and keys of a shard that may be damaged, without vectors; None if they cannot be read."""
+    """Return a damaged shard with its header and keys alone; None if they cannot be read."""
     import pyarrow as pa
 
     try:
@@ -166,15 +154,10 @@ def peek_shard(data: pa.Buffer, name: str, where: str) -> Shard | None:
         column.validate(full=True)
         if column.type != pa.binary(KEY_BYTES) or len(column) != header.rows or column.null_count:
             return None
-        return bare_shard(name, where, header, key_view(column).copy())
+        rest = Stored(np.empty((0, 0), np.float16)), np.empty(0, np.int32), np.empty(0, np.bool_)
+        return Shard(name, where, 0, header, get_codec("float16"), key_view(column).copy(), *rest)
     except (*_ERRORS, pa.ArrowException, OverflowError, MemoryError):
         return None
-
-
-def bare_shard(name: str, where: str, header: ShardHeader, keys: KeyArray) -> Shard:
-    """Return a shard of which only header and keys are known."""
-    rest = Stored(np.empty((0, 0), np.float16)), np.empty(0, np.int32), np.empty(0, np.bool_)
-    return Shard(name, where, 0, header, get_codec("float16"), keys, *rest)
 
 
 # Readers raise where a file is not what it should be.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from embedcache.corpus.corpus import Corpus, View
 from embedcache.corpus.description import DESCRIPTION
@@ -13,7 +13,6 @@ from embedcache.corpus.part import ORIGINAL, key_view
 from embedcache.corpus.readers import RowBatch
 from embedcache.corpus.store import ColumnReader
 from embedcache.errors import CorruptCacheError, InputError
-from embedcache.keys import KEY_DTYPE, KeyArray, KeyIndex
 from embedcache.missing import Locator, MissingRows, is_embedded
 from embedcache.verify.files import first_line
 
@@ -52,7 +51,11 @@ def check_rows(corpus: Corpus) -> Iterator[tuple[str, str]]:
         yield DESCRIPTION, "the digests of its columns are not those of the rows"
 
 
-def rows_without_vector(texts: Sequence[Corpus], store: Locator) -> list[tuple[int, MissingRows]]:
+Lacking: TypeAlias = tuple[int, MissingRows]
+"""Number of a corpus or view, and its rows without a vector."""
+
+
+def rows_without_vector(texts: Sequence[Corpus], store: Locator) -> list[Lacking]:
     """Return the corpora and embedded views that have only some vectors; if none has, those without any.
 
     A teacher need not have encoded every corpus and view of a cache.
@@ -60,11 +63,8 @@ def rows_without_vector(texts: Sequence[Corpus], store: Locator) -> list[tuple[i
     Args:
         texts: corpora and views.
         store: the teacher's vectors.
-
-    Returns:
-        Number of each, and its rows without a vector.
     """
-    some, none = list[tuple[int, MissingRows]](), list[tuple[int, MissingRows]]()
+    some, none = list[Lacking](), list[Lacking]()
     for number, corpus in enumerate(texts):
         if isinstance(corpus, View) and not is_embedded(corpus, store):
             continue
@@ -72,28 +72,3 @@ def rows_without_vector(texts: Sequence[Corpus], store: Locator) -> list[tuple[i
         if len(missing):
             (some if len(missing) < missing.distinct else none).append((number, missing))
     return some or none
-
-
-def find_rows(
-    parts: Sequence[KeyArray], corpora: Sequence[Corpus]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the number of the first corpus that holds each key, -1 where none does, and the row there.
-
-    Args:
-        parts: arrays of keys, which count as one.
-        corpora: corpora and views.
-    """
-    keys = np.concatenate([np.empty(0, KEY_DTYPE), *parts])
-    index, numbers, rows = KeyIndex(keys), np.full(len(keys), -1), np.zeros(len(keys), np.int64)
-    for number, corpus in enumerate(corpora if len(keys) else ()):
-        start = 0
-        for part in corpus.iter_keys():
-            places = index.locate(part)
-            # Of a text in several rows the first is taken: written last.
-            fresh = np.flatnonzero(places >= 0)[::-1]
-            fresh = fresh[numbers[places[fresh]] < 0]
-            numbers[places[fresh]], rows[places[fresh]] = number, start + fresh
-            start += len(part)
-    # A key that comes twice was found at its first place.
-    firsts = index.locate(keys)
-    return numbers[firsts], rows[firsts]

@@ -13,33 +13,28 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
-
 from embedcache.cache_documents import read_contract, refuse_remote
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus, View
 from embedcache.corpus.description import DESCRIPTION, RECIPE
 from embedcache.errors import CacheFormatError, CorruptCacheError, InputError
-from embedcache.fsio import require_directory, sha256_file
+from embedcache.fsio import require_directory
 from embedcache.inventory import Entry, Kind, list_files
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.projection import PROJECTION, is_derived
-from embedcache.store import MemoryShards, Shard, ShardStore
-from embedcache.store.index import read_index
-from embedcache.store.shard import ShardHeader
+from embedcache.store import MemoryShards, ShardStore
 from embedcache.verify.files import (
     MISSING,
     RULES,
     FileChecks,
     Finding,
-    bare_shard,
     damage,
     first_line,
     note,
     peek_shard,
     refusal,
 )  # fmt: skip
-from embedcache.verify.rows import check_rows, find_rows, rows_without_vector
+from embedcache.verify.rows import check_rows, rows_without_vector
 
 
 @dataclass(frozen=True)
@@ -158,28 +153,6 @@ class Verifier:
         codebooks = self.folder / "teachers" / contract.id / "codebooks"
         return ShardStore(container, contract, codebooks=codebooks)
 
-    def gone_shards(self, contract: Contract) -> list[Shard]:
-        """Return header and keys of shards that are gone, and whose texts lack vectors now.
-
-        An index in ``derived/`` says that they were here.
-        """
-        found: dict[str, Shard] = {}
-        for path in sorted((self.folder / "derived" / "index" / contract.id).glob("[!.]*.npy")):
-            index = read_index(path)
-            # It may have come with a copy of the cache, so it is not among the files noted on this machine.
-            if index is not None and sha256_file(path) == path.stem:
-                with suppress(IndexError):
-                    for (name, codec, rows), keys in zip(index.shards, index.parts(), strict=True):
-                        header = ShardHeader(contract, codec, None, rows, {}, {})
-                        found[name] = bare_shard(name, path.as_posix(), header, keys)
-        present = self.checks.shards[contract.id].keys() | self.checks.lost[contract.id].keys()
-        gone = [found[name] for name in sorted(found.keys() - present)]
-        store = self.sound_store(contract)
-        lacking = [shard.keys[store.locate(shard.keys) < 0] for shard in gone]
-        has_text = find_rows(lacking, self.texts)[0] >= 0
-        parts = np.split(has_text, np.cumsum(list(map(len, lacking)))[:-1])
-        return [shard for shard, known in zip(gone, parts, strict=False) if known.any()]
-
     def _check_corpus(self, name: str) -> None:
         folder = f"corpora/{name}"
         description = self.folder / folder / DESCRIPTION
@@ -242,13 +215,7 @@ class Verifier:
         ):
             if not is_right:
                 yield damage(path, what)
-        if contract is None:
-            return
-        place = "vectors.mdb#{}" if there & {Kind.STORE, Kind.SEAL} else "shards/{}.arrow"
-        for path in (f"{folder}/{place.format(shard.name)}" for shard in self.gone_shards(contract)):
-            if not {path, path.partition("#")[0]} & self.damaged:
-                yield damage(path, "it is missing: it was here, and texts have no vector without it")
-        if any(path.startswith(f"{folder}/") for path in self.damaged):
+        if contract is None or any(path.startswith(f"{folder}/") for path in self.damaged):
             return
         names = " or ".join(entry.stem for entry in self.files(contract_id, Kind.NAME))
         command = "distill project --apply" if is_derived(contract) else "embedcache build"
