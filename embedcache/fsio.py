@@ -86,7 +86,8 @@ def require_directory(folder: Path, what: str) -> Path:
         MissingInputError: if it does not exist; the message names ``what``.
     """
     if not folder.is_dir():
-        raise MissingInputError(f"no {what} at {folder}: the folder does not exist")
+        found = "it is a file, expected a folder" if folder.exists() else "the folder does not exist"
+        raise MissingInputError(f"no {what} at {folder}: {found}")
     return folder
 
 

@@ -78,7 +78,10 @@ def estimate_build(job: Job, progress: Progress) -> BuildResult:
                     store.keys = np.concatenate([store.keys, missing.keys()])
             distinct += missing.distinct
             lacking.append(np.flatnonzero(mask))
-        count = sum(map(len, lacking))
+        count, estimate = sum(map(len, lacking)), None
+        if count:
+            sample = _sample(texts, lacking)
+            estimate = _estimate(job, outputs[0], sample, count, len(texts[0]), progress)
         return job.result(
             texts,
             outputs,
@@ -86,7 +89,7 @@ def estimate_build(job: Job, progress: Progress) -> BuildResult:
             encoded=count,
             views=views,
             remote_bytes=remote_bytes,
-            estimate=_estimate(job, outputs[0], _sample(texts, lacking), count, progress) if count else None,
+            estimate=estimate,
             dry_run=True,
         )
 
@@ -136,7 +139,10 @@ def _sample(texts: Sequence[Corpus], lacking: Sequence[NDArray[np.int64]]) -> li
     return sample
 
 
-def _estimate(job: Job, output: BuildOutput, sample: list[str], count: int, progress: Progress) -> Estimate:
+def _estimate(
+    job: Job, output: BuildOutput, sample: list[str], count: int, rows: int, progress: Progress
+) -> Estimate:
+    """Return the cost of encoding ``count`` texts of a corpus of ``rows`` rows."""
     encoder = job.teacher.encoder
     tokens, truncated = None, 0.0
     if encoder.tokenizer is not None:
@@ -156,6 +162,8 @@ def _estimate(job: Job, output: BuildOutput, sample: list[str], count: int, prog
         truncated_share=truncated,
         bytes=_bytes(output.store.contract, output.result.encoded + output.result.reused),
         seconds=count * seconds / size,
+        epoch_seconds=rows * seconds / size,
+        epochs_to_pay=count / rows,
     )
 
 

@@ -57,12 +57,16 @@ class Estimate:
         truncated_share: share of the missing texts that the teacher would truncate.
         bytes: size of the new shards by codec, of the first output.
         seconds: time to encode on this machine.
+        epoch_seconds: time of the teacher in an epoch of a training that runs it on every row.
+        epochs_to_pay: number of such epochs that cost as much as the build.
     """
 
     tokens: float | None
     truncated_share: float
     bytes: Mapping[str, int]
     seconds: float
+    epoch_seconds: float
+    epochs_to_pay: float
 
 
 @dataclass(frozen=True)

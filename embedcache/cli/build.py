@@ -100,7 +100,13 @@ def _estimate(found: Estimate | None) -> Iterator[tuple[str, object]]:
         yield "tokens", "" if found.tokens is None else f"{found.tokens:,.0f}"
         yield "truncated", f"{found.truncated_share:.2%} would be" if found.truncated_share else ""
         yield "size", ", ".join(f"{size(count)} as {codec}" for codec, count in found.bytes.items())
-        yield "time to encode", str(timedelta(seconds=max(1, round(found.seconds))))
+        yield "time to encode", _time(found.seconds)
+        epoch = _time(found.epoch_seconds)
+        yield "pays off after", f"{found.epochs_to_pay:.1f} epochs that run the teacher ({epoch} each)"
+
+
+def _time(seconds: float) -> str:
+    return str(timedelta(seconds=max(1, round(seconds))))
 
 
 def _some(count: int, words: str) -> str:

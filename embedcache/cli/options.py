@@ -114,6 +114,7 @@ encode_options = all_of(
         help="embedding, logits (of the teacher's classifier), or embedding,logits.",
     ),
     choice("--codec", CODEC_NAMES, "Codec of the vectors.  [default: float16]"),
+    choice("--store", STORE_KINDS, "A file a shard, or one LMDB file.  [default: arrow]"),
     flag("--token-embeddings", "Also keep the teacher's table of token embeddings."),
     choice(
         "--compute-dtype",

@@ -124,7 +124,7 @@ def _commit(folder: Path, info: CorpusInfo, *, replace: bool) -> bool:
                 f"{info.name!r} has other rows in the cache: {there.describe()}, not {info.describe()}. "
                 "Choose another name, or set overwrite to replace it (vectors are kept)"
             )
-        if os.path.lexists(path):
+        if replace and os.path.lexists(path):
             write_sealed_json(path, info.to_json())
             return False
         with temporary_sibling(path) as temporary:

@@ -127,7 +127,7 @@ def test_build_offers_what_the_library_does() -> None:
     renamed = {"seed": "view_seed", "embed": "embed_views", "spec": "teacher"}
     kinds = (ReadOptions, TeacherOptions, EncodeOptions, ViewOptions, RemoteOptions)
     of_library = {renamed.get(field.name, field.name) for kind in kinds for field in dataclasses.fields(kind)}
-    only_python = {"batch_tokens", "language", "shard_rows", "skip_manifests", "store", "view_seed"}
+    only_python = {"batch_tokens", "language", "shard_rows", "skip_manifests", "view_seed"}
     own = {"sources", "cache", "teacher_name", "overwrite", "dry_run", "as_json"}
     assert offered == of_library - only_python | own
     assert (options.CODEC_NAMES, options.STORE_KINDS) == (CODEC_NAMES, STORE_KINDS)
