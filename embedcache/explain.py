@@ -14,8 +14,6 @@ from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.querying import by_contract
 from embedcache.reuse import shard_places
 
-_DIGESTS = ("weights", "tokenizer", "architecture")
-
 
 @dataclass(frozen=True)
 class TeacherMatch:
@@ -80,7 +78,8 @@ def explain(
     rows = find_occurrences(text, [one for corpus in corpora for one in (corpus, *corpus.views())])
     near = [] if rows else find_near(text, corpora, progress)
     cached = any(one.codec is not None and not one.differences for one in teachers)
-    return Explanation(text, cached, sorted(teachers, key=_distance), rows, near)
+    nearest_first = sorted(teachers, key=lambda one: (len(one.differences), one.name))
+    return Explanation(text, cached, nearest_first, rows, near)
 
 
 def _contract_of(cache: Cache, teacher: str) -> Contract:
@@ -108,8 +107,3 @@ def _match(cache: Cache, teacher: CachedTeacher, text: str, wanted: Contract | N
         tokens=int(tokens[0]),
         truncated=bool(truncated[0]),
     )
-
-
-def _distance(match: TeacherMatch) -> tuple[int, int, str]:
-    # Another model is farther than any other setting.
-    return sum(name in _DIGESTS for name in match.differences), len(match.differences), match.name

@@ -171,7 +171,7 @@ def place(temporary: Path, target: Path, *, overwrite: bool) -> None:
 
 
 def _is_parquet(path: Path) -> bool:
-    return path.suffix.lower() in (".parquet", ".pq")
+    return path.suffix.lower() == ".parquet"
 
 
 def _check_target(target: Path, *, overwrite: bool) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -300,7 +300,7 @@ class _Repairer:
 
     def _encode(self, encoder: Encoder, windows: Sequence[KeyArray]) -> Iterator[VectorBatch]:
         """Yield the rows of each window."""
-        texts = ([text or "" for text in find_texts(keys, self._texts)] for keys in windows)
+        texts = (cast("list[str]", find_texts(keys, self._texts)) for keys in windows)
         with closing(encoder.encode_windows(texts)) as results:
             for keys, encoded in zip(windows, results, strict=True):
                 if not np.isfinite(encoded.vectors).all():

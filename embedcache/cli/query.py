@@ -18,7 +18,7 @@ from embedcache.sizes import counted
 if TYPE_CHECKING:
     from embedcache.querying import QueryResult
 
-_ENDINGS = (".csv", ".json", ".jsonl", ".parquet", ".pq")
+_ENDINGS = (".csv", ".jsonl", ".parquet")
 _MOST_ROWS = 50
 _LONGEST_CELL = 80
 _MOST_COMPONENTS = 3
@@ -59,7 +59,7 @@ def _write_file(result: QueryResult, target: Path, *, overwrite: bool) -> int:
 
     ending, rows = target.suffix.lower(), 0
     with temporary_sibling(target) as temporary:
-        if ending in (".parquet", ".pq"):
+        if ending == ".parquet":
             with pq.ParquetWriter(temporary, result.schema, compression="zstd") as writer:
                 for batch in result.batches:
                     writer.write_batch(batch)

@@ -44,13 +44,11 @@ class Codec(ABC):
         name: name on the command line and in the header of a shard.
         dtype: dtype of a stored element.
         has_scale: True if a row has a scale beside its elements.
-        decoded: dtype that :meth:`decode` returns: float16 for the codec float16, else float32.
     """
 
     name: str
     dtype: np.dtype[Any]
     has_scale: ClassVar[bool] = False
-    decoded: np.dtype[np.floating]
 
     @property
     def codebook(self) -> str | None:
@@ -75,7 +73,7 @@ class Codec(ABC):
 
     @abstractmethod
     def decode(self, stored: Stored) -> NDArray[np.floating]:
-        """Return stored rows as vectors (n, d) of the dtype ``decoded``.
+        """Return stored rows as vectors (n, d): float16 from the codec float16, else float32.
 
         Where storing changes nothing but the dtype, the result is the stored array itself, not a copy.
         """

@@ -29,7 +29,7 @@ class FloatCodec(Codec):
     """
 
     def __init__(self, dtype: type[np.floating], limit: float) -> None:
-        self.dtype = self.decoded = np.dtype(dtype)
+        self.dtype = np.dtype(dtype)
         self.name, self._limit = self.dtype.name, limit
 
     def encode(self, vectors: Vectors) -> Stored:
@@ -56,7 +56,6 @@ class Int8Codec(Codec):
     name = "int8"
     dtype = np.dtype(np.int8)
     has_scale = True
-    decoded = np.dtype(np.float32)
 
     def encode(self, vectors: Vectors) -> Stored:
         """Return vectors (n, d) float32 as stored rows; see :meth:`Codec.encode`."""

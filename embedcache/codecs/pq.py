@@ -51,7 +51,6 @@ class PQCodec(Codec):
 
     name = NAME
     dtype = np.dtype(np.uint8)
-    decoded = np.dtype(np.float32)
 
     def __init__(self, centroids: NDArray[np.float32]) -> None:
         self.centroids = np.ascontiguousarray(centroids, dtype=np.float32)

@@ -18,8 +18,8 @@ from embedcache.progress import Progress
 from embedcache.store import Shard, ShardStore, VectorBatch
 from embedcache.store.index import sort_keys
 from embedcache.store.noise import compare_rows, noise_angle
+from embedcache.teacher.options import DEFAULT_SHARD_ROWS
 
-DEFAULT_SHARD_ROWS = 16384
 _BLOCK_ROWS = 8192
 
 Mask = NDArray[np.bool_]

@@ -99,7 +99,7 @@ def examine(
     judged = np.flatnonzero(np.concatenate([np.empty(0, np.bool_), *(own for _, own in store.own_rows())]))
     findings: list[Finding] = []
     for one in corpora:
-        own, positions = judge_corpus(one, store, progress, may_be_foreign=len(corpora) > 1)
+        own, positions = judge_corpus(one, store, progress)
         findings += own
         judged = judged if corpus is None else positions
     if not len(judged):

@@ -61,8 +61,6 @@ THRESHOLDS: dict[str, tuple[float, float, str]] = {
     "mean cosine": (0.5, 0.9, "All vectors point one way. Use a teacher trained for similarity."),
     # Share of the directions that is not in use. Sentence encoders use a third and more.
     "unused directions": (0.9, 0.98, "A narrower student will do, or the teacher has collapsed."),
-    "first component": (0.3, 0.6, "One direction dominates. See what the texts at its ends share."),
-    "dead dimensions": (0.01, 0.1, "These hardly vary. See truncate_dim and the last layer."),
     # Below one in a hundred, a score moves less than between two seeds.
     "evaluation texts": (0, 0.01, "Take these out of the source, or report no score of this set."),
 }

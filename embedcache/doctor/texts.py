@@ -42,16 +42,13 @@ _MOST_LABELS = 1000
 _BLOCK_ROWS = 8192
 
 
-def judge_corpus(
-    corpus: Corpus, store: ShardStore, progress: Progress, *, may_be_foreign: bool
-) -> tuple[list[Finding], Positions]:
+def judge_corpus(corpus: Corpus, store: ShardStore, progress: Progress) -> tuple[list[Finding], Positions]:
     """Judge the texts of a corpus; memory is 24 bytes a row.
 
     Args:
         corpus: the corpus.
         store: the teacher's vectors.
         progress: receives rows.
-        may_be_foreign: True if the corpus may belong to another teacher, and is passed over then.
 
     Returns:
         The findings, and the positions of the vectors that are there.
@@ -61,7 +58,7 @@ def judge_corpus(
     rows = np.flatnonzero(first_occurrences([keys]))
     positions = store.locate(keys[rows])
     missing = rows[positions < 0]
-    if may_be_foreign and len(missing) == len(rows):
+    if len(missing) == len(rows):
         advice = "Not built with this teacher. Choose another corpus."
         return [Finding(f"missing vectors: {corpus.name}", "all", 1.0, "look", advice)], positions[:0]
     examples = [[text] for text in corpus.texts(missing[:EXAMPLES])]

@@ -21,8 +21,6 @@ RANDOM_PAIRS = 100_000
 """Pairs whose cosines are averaged; the standard error of the mean is below 0.001."""
 NEAR_COSINE = 0.999
 """Float16 rounds by less; a student never comes as close to its teacher."""
-DEAD_VARIANCE = 1e-6
-"""Share of the mean variance; float16 cannot tell such a dimension from a constant."""
 
 # Vectors of 4096 float32 take 128 MiB.
 _BLOCK_ROWS = 8192
@@ -128,11 +126,6 @@ def judge_geometry(
     rank = float(np.exp(-(shares * np.log(shares)).sum())) if len(shares) else 0.0
     figure = f"effective rank {rank:.0f} of {dimension:,}"
     yield judge("unused directions", 1 - rank / min(dimension, rows - 1), figure)
-    first = float(shares.max(initial=0))
-    yield judge("first component", first, f"{first:.1%} of the variance")
-    variances = np.diagonal(covariance)
-    dead = int(np.count_nonzero(variances <= DEAD_VARIANCE * variances.mean()))
-    yield judge("dead dimensions", *share(dead, dimension, ""))
 
 
 def unit(vectors: NDArray[np.floating]) -> Vectors:

@@ -62,8 +62,6 @@ def query(cache: Cache | str | Path, sql: str) -> pa.Table:
 @contextmanager
 def open_query(cache: Cache | str | Path, sql: str) -> Iterator[QueryResult]:
     """Yield the rows of a SELECT as a stream; arguments and errors as :func:`query`."""
-    import pyarrow as pa
-
     tables = [table for table in TABLES if table in _words(sql)]
     columns = "; ".join(f"{table}({', '.join(TABLES[table])})" for table in tables)
     hint = columns or f"the tables are {', '.join(TABLES)}"
@@ -72,15 +70,16 @@ def open_query(cache: Cache | str | Path, sql: str) -> Iterator[QueryResult]:
             kinds = [statement.type.name for statement in connection.extract_statements(sql)]
             if len(kinds) != 1 or kinds[0] not in ("SELECT", "EXPLAIN"):
                 raise InputError(f"expected one SELECT, found {', '.join(kinds) or 'nothing'}")
-            reader = _interruptible(connection, lambda: connection.sql(sql).to_arrow_reader(_BATCH_ROWS))
-        schema = _distinct(reader.schema)
+            # Selected from, a second column `key` is called `key_1`.
+            rows = connection.sql(sql).select("*")
+            reader = _interruptible(connection, lambda: rows.to_arrow_reader(_BATCH_ROWS))
 
         def batches() -> Iterator[pa.RecordBatch]:
             with _explained(hint):
                 while (batch := _interruptible(connection, lambda: next(reader, None))) is not None:
-                    yield pa.record_batch(batch.columns, schema=schema)
+                    yield batch
 
-        yield QueryResult(schema, batches())
+        yield QueryResult(reader.schema, batches())
 
 
 def select_rows(
@@ -171,14 +170,3 @@ def _explained(hint: str) -> Iterator[None]:
     except (duckdb.Error, pa.ArrowException, OSError) as error:
         message = str(error).split("\n\nLINE ")[0].split("\nPossible solutions:")[0]
         raise InputError(f"{' '.join(message.split())}; {hint}") from error
-
-
-def _distinct(schema: pa.Schema) -> pa.Schema:
-    """Return a schema in which a second column ``key``, the fifth of all, is called ``key_5``."""
-    import pyarrow as pa
-
-    names = schema.names
-    return pa.schema(
-        field.with_name(f"{name}_{number}") if name in names[: number - 1] else field
-        for number, (name, field) in enumerate(zip(names, schema, strict=True), 1)
-    )

@@ -94,7 +94,7 @@ def test_a_row_is_stored_the_same_whatever_is_encoded_with_it(name: str, rows: l
     assert whole.vector.tobytes() == part.vector.tobytes()
     assert (part.scale is not None) == codec.has_scale
     decoded = codec.decode(part)
-    into = np.empty((len(rows), 16), codec.decoded)
+    into = np.empty_like(decoded)
     codec.decode_into(codec.encode(VECTORS), chosen, into)
     assert decoded.tobytes() == codec.decode(whole).tobytes() == into.tobytes()
 
@@ -114,7 +114,7 @@ def test_dtypes_and_sizes_are_as_announced(name: str, dtype: type, decoded: type
     stored = codec.encode(vectors)
     assert stored.vector.dtype == codec.dtype == dtype
     assert stored.vector.shape == (3, codec.width(16))
-    assert codec.decode(stored).dtype == codec.decoded == decoded
+    assert codec.decode(stored).dtype == decoded
     assert codec.bytes_per_row(16) == size
     assert codec.decode(codec.encode(vectors[:0])).shape == (0, 16)
     assert vectors.tobytes() == before

@@ -94,7 +94,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Cache:
 @pytest.mark.parametrize("kind", ["arrow", "lmdb"])
 def test_a_sound_cache_is_ok(tmp_path: Path, kind: str) -> None:
     diagnosis = examine(make_cache(tmp_path / "c", unit(600), kind=kind))
-    assert (levels(diagnosis), len(diagnosis.findings)) == ({}, 13)
+    assert (levels(diagnosis), len(diagnosis.findings)) == ({}, 11)
 
 
 @pytest.mark.parametrize("codec", CODEC_NAMES)
@@ -137,9 +137,7 @@ def copies(count: int, nudge: float, vectors: Vectors) -> None:
         (True, partial(copies, 40, 1e-3), "near-identical vectors", "look"),
         (True, partial(cone, 0.7), "mean cosine", "look"),
         (True, partial(cone, 0.96), "mean cosine", "bad"),
-        (False, partial(plant, np.s_[:, :2], 0.1), "dead dimensions", "bad"),
         (False, partial(plant, np.s_[:, 1:], 0.1), "unused directions", "look"),
-        (False, partial(plant, np.s_[:, 1:], 0.1), "first component", "bad"),
     ],
 )
 def test_what_is_planted_in_vectors_is_found(
@@ -182,7 +180,6 @@ def test_the_effective_rank_is_that_of_the_singular_values(tmp_path: Path) -> No
     shares = squares / squares.sum()
     rank = np.exp(-(shares * np.log(shares)).sum())
     assert finding(diagnosis, "unused directions").value == pytest.approx(1 - rank / WIDTH)
-    assert finding(diagnosis, "first component").value == pytest.approx(shares[0])
 
 
 def test_the_geometry_of_a_few_vectors_is_not_judged(tmp_path: Path) -> None:

@@ -224,7 +224,7 @@ def test_rows_come_before_the_last_is_computed(cache: Cache) -> None:
 
 
 def test_columns_of_one_name_are_numbered(cache: Cache) -> None:
-    assert ask(cache, "SELECT 1 AS a, 2 AS a, 3 AS b") == [{"a": 1, "a_2": 2, "b": 3}]
+    assert ask(cache, "SELECT 1 AS a, 2 AS a, 3 AS b") == [{"a": 1, "a_1": 2, "b": 3}]
 
 
 def run(cache: Cache, *arguments: object) -> Result:
@@ -232,7 +232,7 @@ def run(cache: Cache, *arguments: object) -> Result:
     return CliRunner().invoke(query_command, words)
 
 
-@pytest.mark.parametrize("ending", ["json", "csv", "parquet"])
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
 def test_files_read_back_equal(cache: Cache, tmp_path: Path, ending: str) -> None:
     sql = (
         "SELECT row, key, text, vector, row > 1 AS late, NULL AS gap FROM rows JOIN vectors USING (key) "
@@ -246,7 +246,7 @@ def test_files_read_back_equal(cache: Cache, tmp_path: Path, ending: str) -> Non
         return
     expected = [{**row, "key": row["key"].hex()} for row in expected]
     content = target.read_text(encoding="utf-8")
-    if ending == "json":
+    if ending == "jsonl":
         assert run(cache, sql, "--json").stdout == content
         assert [json.loads(line) for line in content.splitlines()] == expected
         return
