@@ -65,8 +65,5 @@ def _print(done: CopyResult) -> None:
     teachers = [(", ".join(one.names), one.rows, one.copied, one.written) for one in done.teachers]
     columns = ("teacher", "vectors", "shards copied", "shards written")
     print_table(columns, teachers)
-    for one in done.teachers:
-        if one.worst_cosine < 1:
-            click.echo(f"{one.names[0]}: worst cosine to the source {one.worst_cosine:.6f}")
     outcome = "dry run: nothing written" if done.is_dry_run else "copied"
     click.echo(f"{outcome} to {done.target}")

@@ -43,7 +43,6 @@ class CopiedTeacher:
         rows: texts whose vectors are copied; not those that the target has as fine.
         copied: shards copied as files.
         written: shards written from rows.
-        worst_cosine: lowest cosine between a vector before and after a change of the codec.
     """
 
     names: tuple[str, ...]
@@ -51,7 +50,6 @@ class CopiedTeacher:
     rows: int
     copied: int
     written: int
-    worst_cosine: float
 
 
 @dataclass(frozen=True)
@@ -125,14 +123,13 @@ def copy(
             f"{shown}. Nothing was copied. Set prefer to FIRST or LAST; vectors of an existing target "
             "are never replaced."
         )
-    worst: dict[Contract, float] = {}
     if not dry_run:
         cache = Cache.create(folder)
         for contract, plan in plans.items():
             store = cache.store(contract, kind=options.store)
             codebooks = cache.teacher_folder(contract) / "codebooks"
             _write_teacher(cache, contract, teachers[contract], caches)
-            worst[contract] = write_vectors(plan, store, codebooks, progress)
+            write_vectors(plan, store, codebooks, progress)
         # Last: a corpus that is listed should find its vectors.
         for corpus in corpora:
             corpus.write(cache, progress)
@@ -140,15 +137,12 @@ def copy(
         str(folder),
         {one.name: len(one) for one in corpora},
         tuple(
-            CopiedTeacher(
-                tuple(teachers[one]), one.id, plan.rows, len(plan.whole), len(plan.batches),
-                worst.get(one, 1.0),
-            )
+            CopiedTeacher(tuple(teachers[one]), one.id, plan.rows, len(plan.whole), len(plan.batches))
             for one, plan in plans.items()
         ),
         conflicts,
         dry_run,
-    )  # fmt: skip
+    )
 
 
 def _choose_teachers(

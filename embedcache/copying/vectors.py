@@ -235,7 +235,7 @@ def _new_codec(name: str, rows: Sequence[Rows]) -> Codec:
     return pq.train(np.concatenate([one[::step].vectors for one in rows]))
 
 
-def write_vectors(plan: VectorPlan, store: ShardStore, codebooks: Path, progress: Progress) -> float:
+def write_vectors(plan: VectorPlan, store: ShardStore, codebooks: Path, progress: Progress) -> None:
     """Write what was planned into a store; shards that are there stay.
 
     Args:
@@ -244,14 +244,10 @@ def write_vectors(plan: VectorPlan, store: ShardStore, codebooks: Path, progress
         codebooks: its folder of codebooks.
         progress: receives the shards written.
 
-    Returns:
-        Lowest cosine between a vector before and after a change of the codec; 1 without one.
-
     Raises:
         CorruptCacheError: if a shard is damaged.
         StorageError: if the store cannot be written.
     """
-    worst = 1.0
     progress.phase("write shards", len(plan.whole) + len(plan.batches), "shards")
     for codec in [*(one.shard.codec for one in plan.whole), *(codec for codec, _ in plan.batches)]:
         if isinstance(codec, pq.PQCodec) and not (codebooks / f"{codec.codebook}.npy").exists():
@@ -262,11 +258,8 @@ def write_vectors(plan: VectorPlan, store: ShardStore, codebooks: Path, progress
     for codec, pieces in plan.batches:
         stored, error = _encoded(codec, pieces)
         store.put_stored(codec, stored, _batch_of(pieces), error)
-        if codec.name != pieces[0].shard.codec.name:
-            worst = min(worst, error["worst_cosine"])
         progress.advance()
     store.finish()
-    return worst
 
 
 def _encoded(codec: Codec, pieces: Sequence[Rows]) -> tuple[Stored, dict[str, float]]:

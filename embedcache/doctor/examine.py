@@ -99,7 +99,7 @@ def examine(
     judged = np.flatnonzero(np.concatenate([np.empty(0, np.bool_), *(own for _, own in store.own_rows())]))
     findings: list[Finding] = []
     for one in corpora:
-        own, positions = judge_corpus(one, store, progress)
+        own, positions = judge_corpus(one, store)
         findings += own
         judged = judged if corpus is None else positions
     if not len(judged):
@@ -107,7 +107,7 @@ def examine(
     scanned, good = judge_vectors(store, judged, texts_of, progress)
     sample = np.random.default_rng(seed).permutation(good)[:SAMPLE]
     progress.phase("measure geometry")
-    findings += [*scanned, *judge_geometry(store, sample, texts_of, seed)]
+    findings += [*scanned, *judge_geometry(store, sample, seed)]
     findings += [*find_evaluation_texts(texts, sets), *checked]
     losses: list[CodecLoss] = []
     if codecs and len(sample) >= LEAST_SAMPLE:

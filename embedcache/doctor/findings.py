@@ -45,8 +45,6 @@ _REBUILD = "'embedcache explain TEXT' names the shard. Delete it and build again
 THRESHOLDS: dict[str, tuple[float, float, str]] = {
     "missing vectors": (0, 0, "Not trained on. Build the corpus again, or project it again."),
     "repeated texts": (0.1, 0.5, "A text is trained on once: the corpus is smaller than it looks."),
-    "respelled texts": (0.05, 0.25, "Equal but for case, spacing and punctuation. Thin them out."),
-    "largest label": (0.9, 0.99, "One label dominates. A classifier learns little of the others."),
     "NaN or infinite": (0, 0, f"Such a vector spoils every weight. {_REBUILD}"),
     "zero vectors": (0, 0, f"Such a vector has no direction. {_REBUILD}"),
     # Largest deviation from length one, as a multiple of what codec and compute dtype round.
@@ -56,7 +54,6 @@ THRESHOLDS: dict[str, tuple[float, float, str]] = {
     # Spellings that a tokenizer does not tell apart share a vector; mostly fewer than one text in a hundred.
     "identical vectors": (0.01, 0.1, "A student cannot tell these texts apart. See what they share."),
     "truncated texts": (0.05, 0.25, "Only their beginning was seen. Split them, or raise max_length."),
-    "near-identical vectors": (0.05, 0.25, "Such texts are one target twice. Thin them out."),
     # Contrastively trained teachers lie at 0 to 0.3, bare masked language models at 0.5 to 0.8.
     "mean cosine": (0.5, 0.9, "All vectors point one way. Use a teacher trained for similarity."),
     # Share of the directions that is not in use. Sentence encoders use a third and more.

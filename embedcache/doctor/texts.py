@@ -1,4 +1,4 @@
-"""Texts of a cache: missing, repeated and respelled ones, labels, and texts of evaluation sets among them."""
+"""Texts of a cache: missing and repeated ones, and texts of evaluation sets among them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.folding import fold
 from embedcache.doctor.findings import EXAMPLES, Finding, judge, share
 from embedcache.errors import InputError, MissingInputError
 from embedcache.keys import first_occurrences
-from embedcache.progress import Progress
 from embedcache.store import Positions, ShardStore
 
 
@@ -38,17 +36,14 @@ _SPLIT_COLUMNS = ("split", "subset")
 _TRAINING = re.compile(r"(?:^|[\W_])train(?:ing)?(?![a-z])", re.IGNORECASE)
 # Scripts that put no blanks between words begin with Thai.
 _FIRST_WITHOUT_BLANKS = "\u0e00"
-_MOST_LABELS = 1000
-_BLOCK_ROWS = 8192
 
 
-def judge_corpus(corpus: Corpus, store: ShardStore, progress: Progress) -> tuple[list[Finding], Positions]:
+def judge_corpus(corpus: Corpus, store: ShardStore) -> tuple[list[Finding], Positions]:
     """Judge the texts of a corpus; memory is 24 bytes a row.
 
     Args:
         corpus: the corpus.
         store: the teacher's vectors.
-        progress: receives rows.
 
     Returns:
         The findings, and the positions of the vectors that are there.
@@ -65,39 +60,8 @@ def judge_corpus(corpus: Corpus, store: ShardStore, progress: Progress) -> tuple
     findings = [
         judge("missing vectors", *share(len(missing), len(rows), "texts"), of=corpus.name, examples=examples),
         judge("repeated texts", *share(len(keys) - len(rows), len(keys), "rows"), of=corpus.name),
-        *_judge_labels(corpus),
-        _judge_spelling(corpus, rows, progress),
     ]
     return findings, positions[positions >= 0]
-
-
-def _judge_labels(corpus: Corpus) -> Iterator[Finding]:
-    import pyarrow as pa
-
-    if not corpus.info.has_labels:
-        return
-    labels = pa.chunked_array([corpus.column(number, "label") for number in range(len(corpus.parts))])
-    # Floats are scores, and thousands of labels are no classes.
-    counts = [] if pa.types.is_floating(labels.type) else labels.value_counts().to_pylist()
-    if 0 < len(counts) <= _MOST_LABELS:
-        most = max(counts, key=lambda count: count["counts"])
-        part = most["counts"] / len(labels)
-        figure = f"{most['values']} on {part:.1%} of {len(labels):,} rows, {len(counts):,} labels"
-        yield judge("largest label", part, figure, of=corpus.name)
-
-
-def _judge_spelling(corpus: Corpus, rows: NDArray[np.int64], progress: Progress) -> Finding:
-    progress.phase(f"compare texts of {corpus.name}", len(rows))
-    digests = np.empty(len(rows), np.int64)
-    for start in range(0, len(rows), _BLOCK_ROWS):
-        block = rows[start : start + _BLOCK_ROWS]
-        digests[start : start + len(block)] = [hash(fold(text)) for text in corpus.texts(block)]
-        progress.advance(len(block))
-    values, counts = np.unique(digests, return_counts=True)
-    shared = values[counts > 1][:EXAMPLES]
-    examples = [corpus.texts(rows[digests == value][:2]) for value in shared]
-    figure = share(len(digests) - len(values), len(digests), "texts")
-    return judge("respelled texts", *figure, of=corpus.name, examples=examples)
 
 
 def find_evaluation_texts(corpora: Iterable[Corpus], sets: Mapping[str, list[str]]) -> Iterator[Finding]:

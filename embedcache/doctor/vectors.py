@@ -1,6 +1,6 @@
 """Vectors of a store: broken and equal ones, and the geometry of a sample.
 
-Memory is some 40 bytes a vector. Time of the geometry grows with the square of the sample.
+Memory is some 40 bytes a vector.
 """
 
 from __future__ import annotations
@@ -19,12 +19,9 @@ LEAST_SAMPLE = 50
 """Figures of fewer vectors are chance."""
 RANDOM_PAIRS = 100_000
 """Pairs whose cosines are averaged; the standard error of the mean is below 0.001."""
-NEAR_COSINE = 0.999
-"""Float16 rounds by less; a student never comes as close to its teacher."""
 
 # Vectors of 4096 float32 take 128 MiB.
 _BLOCK_ROWS = 8192
-_BLOCK_COSINES = 1 << 24
 # Rounding of vectors of length one. A pq code is a mean of its neighbours, hence shorter than they are.
 _CODEC_ROUNDING = {"float32": 1e-3, "float16": 2e-3, "int8": 1e-2, "pq": 0.35}
 _COMPUTE_ROUNDING = {"bfloat16": 1e-2, "float16": 2e-3}
@@ -94,15 +91,12 @@ def _judge_identical(
     return judge("identical vectors", part, figure, examples=examples)
 
 
-def judge_geometry(
-    store: ShardStore, positions: Positions, texts_of: TextsOf, seed: int
-) -> Iterator[Finding]:
+def judge_geometry(store: ShardStore, positions: Positions, seed: int) -> Iterator[Finding]:
     """Yield how far apart the vectors of a sample point, and how many directions they use.
 
     Args:
         store: the vectors.
         positions: positions of the sample; its vectors are finite and not zero.
-        texts_of: texts of keys, for examples.
         seed: seed of the random pairs.
     """
     rows, dimension = len(positions), store.contract.dimension
@@ -111,11 +105,7 @@ def judge_geometry(
         yield Finding("sample", f"{rows:,} vectors", rows, "look", advice)
         return
     vectors = store.vectors(positions)
-    directions = unit(vectors)
-    near, pairs = _near_pairs(directions, vectors)
-    examples = [texts_of(store.keys_at(positions[pair])) for pair in pairs]
-    yield judge("near-identical vectors", *share(near, rows, "sampled"), examples=examples)
-    cosines = _random_cosines(directions, seed)
+    cosines = _random_cosines(unit(vectors), seed)
     low, high = np.quantile(cosines, [0.05, 0.95])
     figure = f"{cosines.mean():.3f}, 90 % from {low:.2f} to {high:.2f}"
     yield judge("mean cosine", float(cosines.mean()), figure)
@@ -145,20 +135,3 @@ def _random_cosines(directions: Vectors, seed: int) -> NDArray[np.float64]:
     return np.concatenate(
         [np.einsum("nd,nd->n", directions[a], directions[b], dtype=np.float64) for a, b in blocks]
     )
-
-
-def _near_pairs(directions: Vectors, vectors: Vectors) -> tuple[int, list[NDArray[np.int64]]]:
-    """Return the number of rows with a near neighbour, and some pairs; one row stands for equal vectors."""
-    digests = np.array([hash(row.tobytes()) for row in vectors])
-    rows = np.sort(np.unique(digests, return_index=True)[1])
-    directions = directions[rows]
-    is_near = np.zeros(len(rows), dtype=np.bool_)
-    pairs: list[NDArray[np.int64]] = []
-    size = max(1, _BLOCK_COSINES // len(rows))
-    for start in range(0, len(rows), size):
-        near = np.triu(directions[start : start + size] @ directions[start:].T >= NEAR_COSINE, k=1)
-        is_near[start : start + size] |= near.any(axis=1)
-        is_near[start:] |= near.any(axis=0)
-        if len(pairs) < EXAMPLES:
-            pairs += [rows[start + pair] for pair in np.argwhere(near)[: EXAMPLES - len(pairs)]]
-    return int(np.count_nonzero(is_near)), pairs

@@ -94,7 +94,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Cache:
 @pytest.mark.parametrize("kind", ["arrow", "lmdb"])
 def test_a_sound_cache_is_ok(tmp_path: Path, kind: str) -> None:
     diagnosis = examine(make_cache(tmp_path / "c", unit(600), kind=kind))
-    assert (levels(diagnosis), len(diagnosis.findings)) == ({}, 11)
+    assert (levels(diagnosis), len(diagnosis.findings)) == ({}, 9)
 
 
 @pytest.mark.parametrize("codec", CODEC_NAMES)
@@ -121,10 +121,9 @@ def cone(share: float, vectors: Vectors) -> None:
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def copies(count: int, nudge: float, vectors: Vectors) -> None:
-    """Make a number of rows equal or near to the one before them."""
-    vectors[100 : 100 + count] = vectors[99] + np.float32(nudge) * unit(count, seed=9)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+def copies(count: int, vectors: Vectors) -> None:
+    """Make a number of rows equal to the one before them."""
+    vectors[100 : 100 + count] = vectors[99]
 
 
 @pytest.mark.parametrize(
@@ -133,8 +132,7 @@ def copies(count: int, nudge: float, vectors: Vectors) -> None:
         (True, partial(plant, 17, -np.inf), "NaN or infinite", "bad"),
         (True, partial(scale, 77, 0.9), "lengths of vectors", "bad"),
         (False, partial(scale, 77, 1e20), "outliers", "look"),
-        (True, partial(copies, 10, 0), "identical vectors", "look"),
-        (True, partial(copies, 40, 1e-3), "near-identical vectors", "look"),
+        (True, partial(copies, 10), "identical vectors", "look"),
         (True, partial(cone, 0.7), "mean cosine", "look"),
         (True, partial(cone, 0.96), "mean cosine", "bad"),
         (False, partial(plant, np.s_[:, 1:], 0.1), "unused directions", "look"),
@@ -162,15 +160,13 @@ def test_broken_vectors_are_counted_named_and_spoil_no_other_figure(tmp_path: Pa
 
 def test_texts_that_share_a_vector_are_shown_together(tmp_path: Path) -> None:
     vectors = unit(600)
-    copies(80, 0, vectors)
+    copies(80, vectors)
     vectors[300] = vectors[301]
     diagnosis = examine(make_cache(tmp_path / "c", vectors))
     found = finding(diagnosis, "identical vectors")
     assert found.value == pytest.approx(83 / 600)
     assert set(found.examples[0]) < set(TEXTS[99:180])
     assert set(found.examples[1]) == set(TEXTS[300:302])
-    # One of the equal vectors stands for all.
-    assert finding(diagnosis, "near-identical vectors").value == 0
 
 
 def test_the_effective_rank_is_that_of_the_singular_values(tmp_path: Path) -> None:
@@ -212,22 +208,6 @@ def test_a_corpus_of_another_teacher_is_worth_a_look(tmp_path: Path) -> None:
     add_corpus(cache, "foreign", OTHERS)
     assert levels(examine(cache)) == {"missing vectors: foreign": "look"}
     assert levels(examine(cache, corpus="corpus")) == {}
-
-
-@pytest.mark.parametrize(
-    ("labels", "level"),
-    [
-        (["a", "b"] * 300, "ok"),
-        ([1] * 570 + [2] * 30, "look"),
-        (["a"] * 599 + ["b"], "bad"),
-        ([0.5] * 600, None),
-    ],
-)
-def test_labels_are_judged_by_their_balance(tmp_path: Path, labels: list[object], level: str | None) -> None:
-    cache = make_cache(tmp_path / "c", unit(600))
-    add_corpus(cache, "labelled", TEXTS, labels=labels)
-    found = [one.level for one in examine(cache).findings if one.name == "largest label: labelled"]
-    assert found == ([] if level is None else [level])
 
 
 def test_truncated_texts_are_counted(tmp_path: Path) -> None:
@@ -272,15 +252,6 @@ def test_folding_ignores_case_spacing_and_punctuation_alone(one: str, other: str
 @given(st.text(st.characters(max_codepoint=127)))
 def test_ascii_folds_as_any_other_text(text: str) -> None:
     assert fold(text) == (fold(text + "é").removesuffix("é") or text)
-
-
-def test_respelled_texts_of_a_corpus_are_counted(tmp_path: Path) -> None:
-    cache = make_cache(
-        tmp_path / "c", unit(600), texts=[*TEXTS[:580], *(f"{text.upper()} !" for text in TEXTS[:70])]
-    )
-    found = finding(examine(cache), "respelled texts: corpus")
-    assert (found.level, found.value) == ("look", pytest.approx(70 / 650))
-    assert all(fold(a) == fold(b) and a != b for a, b in found.examples)
 
 
 def tsv(path: Path, *rows: tuple[str, ...]) -> Path:
