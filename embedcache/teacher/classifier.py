@@ -83,7 +83,8 @@ class ClassifierHead:
         for text in texts if self.reads else ():
             if (SEPARATOR in text) != (self.reads == "pairs"):
                 shown = text[:60].replace(SEPARATOR, " + ")
-                raise InputError(f"{whose} was taught on {self.reads}, and this is none of them: {shown!r}")
+                found = "a pair" if SEPARATOR in text else "a single text"
+                raise InputError(f"{whose} was taught on {self.reads}, found {found}: {shown!r}")
 
     def write(self, folder: Path) -> None:
         """Write the classifier into a model's folder.

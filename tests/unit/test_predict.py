@@ -122,7 +122,7 @@ def test_a_classifier_of_single_texts_takes_no_pairs(run, file):
     replace(head(), reads="texts").write(run / BEST)
     classifier = RetrievalAugmentedClassifier.from_folder(run, device="cpu", threads=1)
     assert len(classifier.predict(FRESH[:2])) == 2
-    with pytest.raises(InputError, match="taught on single texts, found a pair"):
+    with pytest.raises(InputError, match="taught on texts, found a pair"):
         classifier.predict([(FRESH[0], FRESH[1])])
     replace(head(), reads="pairs").write(run / BEST)
     said = command("predict", run, file, "--text", "text", "--label", "label", fails=True)
