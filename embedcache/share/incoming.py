@@ -27,7 +27,7 @@ from embedcache.fsio import commit_new, copy_file, make_directory, refuse_links,
 from embedcache.inventory import Kind
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.share.files import corpus_paths, shared_shard
-from embedcache.share.manifest import SHARED, ManifestSet, SharedFile
+from embedcache.share.manifest import LEAVE_OUT, SHARED, ManifestSet, SharedFile
 from embedcache.share.remote import DamagedError, Remote
 from embedcache.sizes import readable
 from embedcache.store import FolderShards, MemoryShards, ShardStore
@@ -163,7 +163,7 @@ class Incoming:
     def refusal(self, digests: Iterable[str], why: object) -> RemoteError:
         """Return the error for objects that are refused; it names the manifests that list them."""
         pushed = self.listed.pushed_by(digests)
-        return RemoteError(f"{str(why).rstrip('.')}. Pushed in {pushed}: skip_manifests leaves it out.")
+        return RemoteError(f"{str(why).rstrip('.')}. Pushed in {pushed}. {LEAVE_OUT}.")
 
     @contextmanager
     def refusing(self, files: Sequence[SharedFile]) -> Iterator[None]:

@@ -1,6 +1,6 @@
 """Locations of remotes: the names that a user gives them, their URLs, and the filesystems of those.
 
-Credentials come from the environment, never from the URL. Clients try again as their own settings say.
+Credentials come from the environment, never from the URL.
 """
 
 from __future__ import annotations

@@ -27,6 +27,8 @@ from embedcache.share.remote import Remote
 MANIFESTS = "manifests"
 MOST_MANIFEST_BYTES = 64 << 20
 _LARGEST_OBJECT = 1 << 42
+LEAVE_OUT = "Pull without it (skip_manifests), or take it back with 'embedcache remote drop'"
+"""Remedies for a push that is refused."""
 
 SHARED = (
     Kind.CODEBOOK,
@@ -308,6 +310,5 @@ def _read(remote: Remote, copies: Path | None, name: str) -> Manifest | None:
         return parse_manifest(name, data)
     except ValueError as error:
         raise RemoteError(
-            f"{remote.url}: manifest {digest_in(name)[:12]} is refused ({error}). Leave it out with "
-            f"skip_manifests {digest_in(name)[:12]}, or take it back with 'embedcache remote drop'."
+            f"{remote.url}: manifest {digest_in(name)[:12]} is refused ({error}). {LEAVE_OUT}."
         ) from error

@@ -17,7 +17,7 @@ from embedcache.inventory import Kind
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.share.files import Selection, local_corpora, missing_files
 from embedcache.share.incoming import Incoming
-from embedcache.share.manifest import SharedFile
+from embedcache.share.manifest import LEAVE_OUT, SharedFile
 from embedcache.share.plan import Plan, select_manifests
 from embedcache.share.remote import Remote
 from embedcache.share.rows import RemoteKeys
@@ -172,6 +172,6 @@ def _check_teacher(incoming: Incoming, files: Sequence[SharedFile]) -> tuple[Sam
     sample = compare(teacher.name, came, own, corpora, load, table=table, progress=incoming.progress)
     if sample.is_bad:
         pushed = incoming.listed.pushed_by([file.sha256 for file in (*shards, *tables)])
-        message = f"{sample.message}; refused, pushed in {pushed}: skip_manifests leaves it out"
+        message = f"{sample.message}. Refused, pushed in {pushed}. {LEAVE_OUT}"
         sample = replace(sample, message=message)
     return sample, own

@@ -29,6 +29,10 @@ from embedcache.share.location import open_filesystem, scheme_of, shortly, url_o
 READ_ONLY = ("http", "https", "hf")
 RENAMING = ("file", "sftp")
 """Schemes whose files appear while they are written, so they are written aside and renamed."""
+RETRIED = ("http", "https", "sftp")
+"""Schemes whose clients do not try again."""
+TRIES, PAUSE = 3, 3.0
+"""Tries of a call to such a client, and seconds between them."""
 JOBS = 8
 GRACE = 14 * 86_400.0
 """Seconds that an object no manifest lists is kept."""
@@ -73,6 +77,7 @@ class Remote:
         """Set to end transfers in other threads."""
         if to_write and self.scheme in READ_ONLY:
             raise InputError(f"{self.url}: {self.scheme}:// remotes are read-only.")
+        self._connecting = threading.Lock()
         self._fs, self._root = open_filesystem(self.url)
 
     def open(self) -> Remote:
@@ -121,18 +126,18 @@ class Remote:
 
     def names_in(self, folder: str) -> list[str]:
         """Return the names of the files and folders directly in a folder; none where it is missing."""
-        found = self._call("list", self._fs.ls, folder, detail=False, missing=[])
+        found = self._call("list", folder, lambda fs, place: fs.ls(place, detail=False), missing=[])
         return [str(path).rstrip("/").rpartition("/")[2] for path in found]
 
     def find(self, folder: str) -> dict[str, Stat]:
         """Return all files below a folder: path on the remote -> size and time."""
-        found = self._call("list", self._fs.find, folder, detail=True, missing={})
+        found = self._call("list", folder, lambda fs, place: fs.find(place, detail=True), missing={})
         start = len(self._fs._strip_protocol(self._root)) + 1
         return {str(path)[start:]: stat_of(info) for path, info in found.items()}
 
     def stat(self, path: str) -> Stat | None:
         """Return size and time of a file; None where it is missing."""
-        info = self._call("look for", self._fs.info, path, missing=None)
+        info = self._call("look for", path, lambda fs, place: fs.info(place), missing=None)
         return None if info is None else stat_of(info)
 
     def read(self, path: str, most: int) -> bytes | None:
@@ -147,7 +152,8 @@ class Remote:
 
     def write(self, path: str, data: bytes) -> None:
         """Write a file so that it appears whole; one of the same name is replaced."""
-        self._call("write", upload, path, data, self._fs, aside=self.scheme in RENAMING)
+        aside = self.scheme in RENAMING
+        self._call("write", path, lambda fs, place: upload(place, data, fs, aside=aside))
 
     def put(self, sha256: str, data: bytes) -> None:
         """Send an object.
@@ -164,7 +170,7 @@ class Remote:
 
     def delete(self, path: str) -> None:
         """Delete a file; harmless where it is missing."""
-        self._call("delete", self._fs.rm_file, path, missing=None)
+        self._call("delete", path, lambda fs, place: fs.rm_file(place), missing=None)
 
     def fetch(
         self, sha256: str, size: int, target: Path, on_bytes: Callable[[int], None] | None = None
@@ -186,35 +192,42 @@ class Remote:
         self, path: str, target: Path, most: int, on_bytes: Callable[[int], None] | None = None
     ) -> bool:
         """Write a file of at most ``most`` bytes to ``target``; return False where it is missing."""
-        limit = Limit(f"{self.url}: {path}", most, self.stop, on_bytes)
-        return bool(self._call("read", download, path, target, limit, self._fs, missing=False))
 
-    def _call(
-        self,
-        what: str,
-        act: Callable[..., Any],
-        path: str,
-        *args: Any,
-        missing: Any = _RAISED,
-        **options: Any,
-    ) -> Any:
-        """Call a function on a path of the remote, and turn errors of the client into :class:`RemoteError`.
+        def bring(fs: Any, place: str) -> bool:
+            limit = Limit(f"{self.url}: {path}", most, self.stop, on_bytes)
+            return download(place, target, limit, fs)
+
+        return bool(self._call("read", path, bring, missing=False))
+
+    def _call(self, what: str, path: str, act: Callable[[Any, str], Any], *, missing: Any = _RAISED) -> Any:
+        """Call a function, and turn errors of the client into :class:`RemoteError`.
+
+        Where the client does not try again, this does, over a new connection.
 
         Args:
             what: a verb for the message.
-            act: the function.
             path: file or folder of the remote.
-            args, options: further arguments of the function.
+            act: the function; takes the filesystem and the place of ``path`` in it.
             missing: the result for a missing file, which is an error without it.
         """
-        try:
-            return act(f"{self._root}/{path}".rstrip("/"), *args, **options)
-        except EmbedCacheError:
-            raise
-        except Exception as error:
-            if isinstance(error, FileNotFoundError) and missing is not _RAISED:
-                return missing
-            raise RemoteError(f"{self.url}: cannot {what} {path or 'it'} ({shortly(error)}).") from error
+        tries = TRIES if self.scheme in RETRIED else 1
+        while True:
+            fs, tries = self._fs, tries - 1
+            try:
+                return act(fs, f"{self._root}/{path}".rstrip("/"))
+            except EmbedCacheError:
+                raise
+            except Exception as error:
+                is_missing = isinstance(error, FileNotFoundError)
+                if is_missing and missing is not _RAISED:
+                    return missing
+                if is_missing or not tries or self.stop.wait(PAUSE):
+                    why = f"cannot {what} {path or 'it'} ({shortly(error)})"
+                    raise RemoteError(f"{self.url}: {why}.") from error
+            # Threads whose calls failed together share one new connection.
+            with self._connecting, suppress(RemoteError):
+                if self._fs is fs:
+                    self._fs, _ = open_filesystem(self.url)
 
     def in_threads(self, act: Callable[[_Item], _T], items: Iterable[_Item]) -> list[_T]:
         """Return the results of ``act`` for each item, several at once; the first error ends the rest."""

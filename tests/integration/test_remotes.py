@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from fsspec.asyn import get_loop
 from remote_servers import (
     BUCKET,
     SECRET,
@@ -273,6 +274,16 @@ def test_an_ssh_server_that_is_not_known_is_refused(
     monkeypatch.setenv("HOME", str(home))
     assert "not trusted" in _one_error(lambda: push(cache, remote))
     assert not Path(remote.partition(str(server.port))[2]).exists()
+
+
+@pytest.mark.parametrize("server", ["sftp"], indirect=True)
+def test_a_broken_connection_is_replaced(remote: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("embedcache.share.remote.PAUSE", 0.1)
+    push(cache, remote)
+    reader = Remote(remote).open()
+    get_loop().call_soon_threadsafe(reader._fs.client.abort)
+    time.sleep(0.2)
+    assert _objects(reader) == objects_of(cache)
 
 
 @pytest.mark.parametrize("server", ["folder", "sftp"], indirect=True)

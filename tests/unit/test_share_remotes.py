@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sharing import digests_of, make_cache, manifests_of, put_manifest
+from fsspec.implementations.local import LocalFileSystem
+from sharing import content, digests_of, make_cache, manifests_of, put_manifest
 
 from embedcache.errors import InputError, MissingExtraError, RemoteError
 from embedcache.share import add_remote, list_remotes, pull, push, remove_remote
@@ -137,6 +140,42 @@ def test_a_folder_with_other_things_is_no_remote(tmp_path: Path) -> None:
 def test_read_only_remotes_are_not_pushed_to(url: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="read-only"):
         push(make_cache(tmp_path / "cache").folder, url)
+
+
+class Dying(LocalFileSystem):
+    """A connection that ends for good after some reads."""
+
+    cachable = False
+
+    def __init__(self, reads: int) -> None:
+        super().__init__()
+        self.reads = reads
+
+    def get_file(self, *given: Any, **settings: Any) -> None:
+        self.reads -= 1
+        if self.reads < 0:
+            raise ConnectionError("broken")
+        super().get_file(*given, **settings)
+
+
+@pytest.mark.parametrize(
+    ("url", "survives"), [("https://host/x", 2), ("sftp://host/x", 2), ("s3://host/x", 0)]
+)
+def test_broken_connections_are_replaced_where_the_client_does_not(
+    url: str, survives: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(make_cache(tmp_path / "cache").folder, str(tmp_path / "remote"))
+    monkeypatch.setattr("embedcache.share.remote.PAUSE", 0)
+    for broken in (survives, survives + 1):
+        connections = iter([*[Dying(0)] * broken, Dying(1000)])
+        opened = partial(lambda left, url: (next(left), str(tmp_path / "remote")), connections)
+        monkeypatch.setattr("embedcache.share.remote.open_filesystem", opened)
+        if broken == survives:
+            pull(tmp_path / "mine", url)
+            assert content(tmp_path / "mine") == content(tmp_path / "cache")
+        else:
+            with pytest.raises(RemoteError, match="broken"):
+                pull(tmp_path / "mine", url)
 
 
 def test_an_entry_that_lies_about_my_shard_is_replaced_by_my_own(tmp_path: Path) -> None:
