@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 import click
 
+from embedcache.cli.tables import printable
+
 INTERRUPTED = 130
 
 # A list, because appending takes no lock.
@@ -83,7 +85,8 @@ def _message(error: BaseException, domain_errors: tuple[type[Exception], ...]) -
         context = error.ctx if isinstance(error, click.UsageError) else None
         return message if context is None else f"{message} (see '{context.command_path} --help')"
     if isinstance(error, domain_errors):
-        return " ".join(str(error).split())
+        # It may quote what a stranger wrote.
+        return printable(" ".join(str(error).split()))
     if isinstance(error, OSError):
         where = f" ({error.filename})" if error.filename else ""
         return f"{error.strerror or error}{where}; --debug shows where"

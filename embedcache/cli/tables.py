@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"(-?[\d,.]+(e[+-]\d+)?( %|%| [kMGT]?B)?|-)?")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
-    """Print rows, numbers at the right; nothing is taken as markup, and nothing is cut off.
+    """Print rows, numbers at the right, without markup and control characters; nothing is cut off.
 
     Without rows, nothing is printed.
     """
@@ -26,10 +26,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
     from rich.table import Table
     from rich.text import Text
 
-    lines = [[cell(value) for value in row] for row in rows]
+    lines = [["\n".join(map(printable, cell(value).split("\n"))) for value in row] for row in rows]
     if not lines:
         return
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title and Text(printable(title)), title_justify="left")
     for heading, values in zip(columns, zip(*lines, strict=True), strict=True):
         is_number = all(_NUMBER.fullmatch(value) for value in values)
         table.add_column(Text(heading), overflow="fold", justify="right" if is_number else "left")

@@ -102,7 +102,7 @@ class SharedTeacher(_Document):
     """A teacher on a card: ``rows`` counts the rows of the shards that the push added."""
 
     contract: Digest
-    names: list[_Text]
+    names: Annotated[list[_Text], Field(min_length=1)]
     rows: _Count
     model: _Text = ""
     licence: _Text = ""

@@ -93,6 +93,17 @@ def test_ls_shows_cards(shell: Any, cache: Path, tmp_path: Path) -> None:
     assert (refused.code, bad[:12] in refused.err) == (1, True)
 
 
+def test_a_card_cannot_rewrite_the_terminal(shell: Any, cache: Path, tmp_path: Path) -> None:
+    remote = tmp_path / "remote"
+    shell("push", remote, "--cache", cache, "--by", "Mal\x1b[2Jlory", "-m", "\x9b2J\u202e")
+    for path in objects_in(remote).values():
+        path.write_bytes(b"")
+    for command in (("remote", "ls"), ("remote", "verify"), ("pull", "--cache", tmp_path / "mine")):
+        done = shell(*command, remote)
+        assert "Mal" in done.out + done.err
+        assert all(one.isprintable() for one in (done.out + done.err).replace("\n", ""))
+
+
 def test_verify_finds_damage(shell: Any, cache: Path, tmp_path: Path) -> None:
     remote = tmp_path / "remote"
     shell("push", remote, "--cache", cache, "--by", "Ann")

@@ -141,6 +141,7 @@ MANIFESTS: dict[str, Attack] = {
     "no files": changed(lambda value: value.pop("files")),
     "time": fields(when="yesterday"),
     "long message": fields(message="x" * 5000),
+    "no names": changed(lambda value: value["teachers"][0].update(names=[])),
     "negative rows": changed(lambda value: value["corpora"][0].update(rows=-1)),
     "negative bytes": shard(bytes=-5),
     "true bytes": shard(bytes=True),
