@@ -92,11 +92,6 @@ class Entry:
         """Name of the file without its ending."""
         return self.path.rpartition("/")[2].rpartition(".")[0]
 
-    @property
-    def folder(self) -> str:
-        """Folder it lies in, relative to the cache."""
-        return self.path.rpartition("/")[0]
-
 
 def entry_at(path: str, size: int = 0) -> Entry:
     """Return the entry of a plain file of ``size`` bytes at ``path``."""

@@ -39,7 +39,7 @@ from embedcache.store import FolderShards, Shard, ShardStore, VectorBatch
 from embedcache.teacher.options import DEFAULT_SHARD_ROWS
 from embedcache.teacher.resolve import ALIASES, origin_of, resolve
 from embedcache.verify import Finding, Verifier
-from embedcache.verify.files import UPGRADE, first_line
+from embedcache.verify.files import first_line
 from embedcache.verify.rows import Lacking, rows_without_vector
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class _Repairer:
         self._findings = self._verifier.run().damage
         # A link may lead out of the cache, and what a newer version wrote is not understood.
         if not any(
-            one.kind == Kind.SPECIAL.value or (one.path == "cache.json" and one.fix == UPGRADE)
+            one.kind == Kind.SPECIAL.value or (one.kind == Kind.MARKER.value and one.is_newer)
             for one in self._findings
         ):
             for finding in self._damage(Kind.MARKER):
@@ -161,7 +161,7 @@ class _Repairer:
         """Return damage to files of some kinds, but for what a newer version wrote."""
         values, folder = [kind.value for kind in kinds], f"teachers/{teacher}/" if teacher else ""
         found = [one for one in self._findings if one.kind in values and one.path.startswith(folder)]
-        return [one for one in found if one.fix != UPGRADE]
+        return [one for one in found if not one.is_newer]
 
     def _done(self, finding: Finding, outcome: str, detail: str = "") -> None:
         self.fixes.append(Fix(finding.path, finding.kind, outcome, detail))
@@ -224,7 +224,7 @@ class _Repairer:
         """Bring back the shards of a teacher."""
         findings = self._damage(*_VECTORS, teacher=contract.id)
         folder, checks = f"teachers/{contract.id}", self._verifier.checks
-        is_newer = any(one.fix == UPGRADE and one.path.startswith(f"{folder}/") for one in self._findings)
+        is_newer = any(one.is_newer and one.path.startswith(f"{folder}/") for one in self._findings)
         # Killed, an earlier repair has moved shards aside and not encoded them.
         is_unfinished = (self.folder / QUARANTINE / folder).exists()
         if not (findings or is_unfinished) or is_newer:

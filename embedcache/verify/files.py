@@ -52,6 +52,11 @@ class Finding:
     fix: str
     is_damage: bool = True
 
+    @property
+    def is_newer(self) -> bool:
+        """True if a newer version of embedcache wrote the file: it is whole, and not understood."""
+        return self.fix == UPGRADE
+
 
 @dataclass
 class FileChecks:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from embedcache.codecs import (
     CODEC_NAMES,
     Codec,
     Vectors,
-    check_codec_name,
     get_codec,
     measure,
     pq,
@@ -137,14 +135,6 @@ def test_too_large_values_are_refused(name: str, fits: float, too_large: float) 
         codec_of(name).encode(np.full((1, 16), -too_large, np.float32))
 
 
-def test_codecs_are_found_by_name() -> None:
-    assert [get_codec(name).name for name in FIXED] == FIXED == ["float32", "float16", "int8"]
-    assert [check_codec_name(name) for name in CODEC_NAMES] == list(CODEC_NAMES)
-    for find, name in ((get_codec, "int4"), (check_codec_name, "int4"), (get_codec, "pq")):
-        with pytest.raises(InputError, match=name):
-            find(name)
-
-
 # Training of pq
 
 
@@ -243,19 +233,6 @@ def test_no_header_leads_to_anything_but_an_error(
     with suppress(CorruptCacheError):
         loaded = pq.load(folder, named(folder, good[:start] + noise + good[start + len(noise) :]))
         assert loaded.centroids.shape == (2, 256, 2)
-
-
-def test_a_link_a_pipe_or_a_folder_is_no_codebook(tmp_path: Path) -> None:
-    outside, path = pq.save(tmp_path / "outside", PQ), tmp_path / f"{PQ.codebook}.npy"
-    for make, unmake in (
-        (lambda: path.symlink_to(outside), path.unlink),
-        (lambda: os.mkfifo(path), path.unlink),
-        (path.mkdir, path.rmdir),
-    ):
-        make()
-        with pytest.raises(CorruptCacheError):
-            pq.load(tmp_path, PQ.codebook)
-        unmake()
 
 
 # Measured loss

@@ -20,7 +20,6 @@ from embedcache.fsio import sha256_file
 from embedcache.store.shard import stored_shard
 from embedcache.testing import example_batch, example_contract
 from embedcache.verify import verify
-from embedcache.verify.files import UPGRADE
 
 pytest_plugins = ["check_fixtures"]
 
@@ -148,7 +147,7 @@ def test_shards_of_an_unsealed_lmdb_file_are_checked(fresh: MakeCopy) -> None:
 def test_what_a_newer_version_wrote_asks_for_an_upgrade(fresh: MakeCopy, pattern: str) -> None:
     cache = fresh("arrow")
     reseal(only(cache, pattern), lambda value: value.update(version=99))
-    assert verify(cache).damage[0].fix == UPGRADE
+    assert verify(cache).damage[0].is_newer
 
 
 def test_what_is_no_cache_is_refused(tmp_path: Path) -> None:
