@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
@@ -40,7 +41,7 @@ from embedcache.teacher.options import DEFAULT_SHARD_ROWS
 from embedcache.teacher.resolve import ALIASES, origin_of, resolve
 from embedcache.verify import Finding, Verifier
 from embedcache.verify.files import first_line
-from embedcache.verify.rows import Lacking, rows_without_vector
+from embedcache.verify.rows import rows_without_vector
 
 if TYPE_CHECKING:
     from embedcache.teacher.encode import Encoder
@@ -227,31 +228,23 @@ class _Repairer:
         is_newer = any(one.is_newer and one.path.startswith(f"{folder}/") for one in self._findings)
         # Killed, an earlier repair has moved shards aside and not encoded them.
         is_unfinished = (self.folder / QUARANTINE / folder).exists()
-        if not (findings or is_unfinished) or is_newer:
+        if is_newer or not (findings or is_unfinished):
             return
-        lost, sound = checks.lost[contract.id], checks.shards[contract.id]
-        store, lacking = self._verifier.sound_store(contract), list[Lacking]()
-        is_all = any(one.kind == Kind.STORE.value for one in findings) and not sound
-        is_unknown = any(one.kind == Kind.SHARD.value and _name(one) not in lost for one in findings)
-        if is_unfinished or is_all or is_unknown:
-            lacking = rows_without_vector(self._texts, store)
-        if sound and not (is_all or is_unknown):
-            # The teacher need not have encoded the others.
-            lacking = [(number, rows) for number, rows in lacking if len(rows) < rows.distinct]
-        if not findings and not lacking:
+        lost, sound = list(checks.lost[contract.id].values()), checks.shards[contract.id]
+        store, encoder, made = self._verifier.sound_store(contract), None, list[str]()
+        windows, without_text = _plan(lost, self._texts, store)
+        if not (findings or windows):
             return
-        windows, without_text, made = list[KeyArray](), 0, list[str]()
         try:
-            if not is_derived(contract):
-                windows, without_text = _plan(list(lost.values()), self._texts, store, lacking)
             if not self._dry_run:
                 # Load what computes the vectors before anything is moved.
-                encoder = self._load(contract, (*store.shards, *lost.values())) if windows else None
                 if is_derived(contract):
                     read_projection(Cache(self.folder), self._known_as(contract))
+                elif windows:
+                    encoder = self._load(contract, (*store.shards, *lost))
                 if findings:
                     self._clear(contract, {one.path for one in findings})
-                codec = next((one.header.codec for one in lost.values()), None) if not sound else None
+                codec = lost[0].header.codec if lost and not sound else None
                 made = self._store(contract, windows, encoder, codec)
         except EmbedCacheError as error:
             if not findings:
@@ -292,9 +285,10 @@ class _Repairer:
                 store.put(batch)
         store.finish()
         if is_derived(contract):
-            for number, _ in rows_without_vector(self._texts, store):
-                for _ in extend(cache, self._known_as(contract), self._texts[number]):
-                    pass
+            lost = KeyIndex(np.concatenate([_NO_KEYS, *windows]))
+            for texts in self._texts:
+                if any((lost.locate(keys) >= 0).any() for keys in texts.iter_keys()):
+                    deque(extend(cache, self._known_as(contract), texts), maxlen=0)
         codebooks = (cache.teacher_folder(contract) / "codebooks").glob("[!.]*.npy")
         return [*cache.container(contract).names(), *(path.stem for path in codebooks)]
 
@@ -324,24 +318,22 @@ def _name(finding: Finding) -> str:
     return finding.path.partition("#")[2] or PurePosixPath(finding.path).stem
 
 
-def _plan(
-    lost: Sequence[Shard], corpora: Sequence[Corpus], store: ShardStore, lacking: Sequence[Lacking]
-) -> tuple[list[KeyArray], int]:
+def _plan(lost: Sequence[Shard], corpora: Sequence[Corpus], store: ShardStore) -> tuple[list[KeyArray], int]:
     """Plan what to encode in place of lost shards.
 
     A shard whose texts are all known comes back with its rows, in their order. The texts of others are among
     those that corpora and embedded views lack.
 
     Args:
-        lost: header and keys of the lost shards.
+        lost: header and keys of the lost shards, where they are known.
         corpora: sound corpora and views.
         store: the teacher's sound shards.
-        lacking: rows without a vector, where shards were lost whose keys are not known.
 
     Returns:
         Keys of each shard to be, in the order of the corpora; number of lost rows whose text no corpus has.
     """
-    rows = _find_rows(np.concatenate([_NO_KEYS, *(shard.keys for shard in lost)]), corpora)
+    all_lost = np.concatenate([_NO_KEYS, *(shard.keys for shard in lost)])
+    rows = _find_rows(all_lost, corpora)
     ranked, without_text = list[tuple[int, KeyArray]](), 0
     for shard, found in zip(lost, np.split(rows, np.cumsum([*map(len, lost)])[:-1]), strict=False):
         is_missing = store.locate(shard.keys) < 0
@@ -351,13 +343,16 @@ def _plan(
             ranked.append((int(found[found >= 0].min()), shard.keys[found >= 0]))
     windows = [keys for _, keys in sorted(ranked, key=lambda one: one[0])]
     rows_each = max(map(len, (*store.shards, *lost)), default=DEFAULT_SHARD_ROWS)
-    for _, missing in lacking or (rows_without_vector(corpora, store) if without_text else ()):
-        planned = KeyIndex(np.concatenate([_NO_KEYS, *windows]))
+    # A key may be damaged itself: then its text is among those that lack a vector.
+    lost_keys = KeyIndex(all_lost)
+    for _, missing in rows_without_vector(corpora, store):
         keys = missing.keys()
-        keys = keys[planned.locate(keys) < 0]
-        # A key may be damaged itself: then its text is among those that lack a vector.
-        without_text = max(0, without_text - len(keys))
-        windows += [keys[start : start + rows_each] for start in range(0, len(keys), rows_each)]
+        has_begun = len(missing) < missing.distinct or (lost_keys.locate(keys) >= 0).any()
+        # The teacher need not have encoded every corpus.
+        if has_begun or not (lost or store.shards):
+            keys = keys[KeyIndex(np.concatenate([_NO_KEYS, *windows])).locate(keys) < 0]
+            without_text = max(0, without_text - len(keys))
+            windows += [keys[start : start + rows_each] for start in range(0, len(keys), rows_each)]
     return windows, without_text
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
 
 import numpy as np
 
@@ -51,24 +50,16 @@ def check_rows(corpus: Corpus) -> Iterator[tuple[str, str]]:
         yield DESCRIPTION, "the digests of its columns are not those of the rows"
 
 
-Lacking: TypeAlias = tuple[int, MissingRows]
-"""Number of a corpus or view, and its rows without a vector."""
-
-
-def rows_without_vector(texts: Sequence[Corpus], store: Locator) -> list[Lacking]:
-    """Return the corpora and embedded views that have only some vectors; if none has, those without any.
-
-    A teacher need not have encoded every corpus and view of a cache.
+def rows_without_vector(texts: Sequence[Corpus], store: Locator) -> list[tuple[int, MissingRows]]:
+    """Return the corpora and embedded views that lack vectors: number of each, and its rows without one.
 
     Args:
         texts: corpora and views.
         store: the teacher's vectors.
     """
-    some, none = list[Lacking](), list[Lacking]()
-    for number, corpus in enumerate(texts):
-        if isinstance(corpus, View) and not is_embedded(corpus, store):
-            continue
-        missing = MissingRows.of(corpus, store)
-        if len(missing):
-            (some if len(missing) < missing.distinct else none).append((number, missing))
-    return some or none
+    embedded = (
+        (number, MissingRows.of(corpus, store))
+        for number, corpus in enumerate(texts)
+        if not isinstance(corpus, View) or is_embedded(corpus, store)
+    )
+    return [(number, missing) for number, missing in embedded if len(missing)]

@@ -30,6 +30,7 @@ from hypothesis import strategies as st
 from embedcache.cache import Cache
 from embedcache.gc import find_removal
 from embedcache.inventory import QUARANTINE
+from embedcache.keys import key
 from embedcache.projection import PROJECTION, extend, write_derived
 from embedcache.repair import LEFT, LOST, MADE, MOVED, Repair, repair
 from embedcache.teacher.batching import EncodedTexts
@@ -185,9 +186,12 @@ def test_a_killed_repair_is_finished_by_the_next(
     assert content_of(cache) == content_of(sound_caches[kind])
 
 
-@pytest.mark.parametrize(("store", "damaged"), [("arrow", 1), ("arrow", 2), ("lmdb", 1), ("lmdb", 2)])
+@pytest.mark.parametrize(
+    ("store", "damaged", "in_keys"),
+    [("arrow", 1, False), ("arrow", 1, True), ("arrow", 2, True), ("lmdb", 1, False), ("lmdb", 2, False)],
+)
 def test_only_the_corpora_that_a_teacher_had_encoded_are_encoded_again(
-    tmp_path: Path, store: str, damaged: int
+    tmp_path: Path, store: str, damaged: int, in_keys: bool
 ) -> None:
     """Each corpus is one shard; another teacher has encoded a third one."""
     cache, other = tmp_path / "cache", fake_teacher(16, name="other", seed=1)
@@ -199,7 +203,8 @@ def test_only_the_corpora_that_a_teacher_had_encoded_are_encoded_again(
     if store == "lmdb":
         damage_in_lmdb(folder / "vectors.mdb", damaged)
     for path in sorted(folder.glob("shards/*"))[:damaged]:
-        flip(path, 3000)
+        data, first = path.read_bytes(), [key(sentences(50, seed=number)[0]) for number in range(2)]
+        flip(path, max(map(data.find, first)) if in_keys else len(data) // 2)
     encoder = FakeEncoder(TEACHER)
     mended(cache, encoder)
     assert encoder.rows_encoded == 50 * damaged
