@@ -15,8 +15,6 @@ from embedcache.progress import Progress
 LOG_SECONDS = 30.0
 _RATED_SECONDS = 0.1
 """A rate over less time means nothing."""
-_MOST_SECONDS_LEFT = 100 * 24 * 3600.0
-"""A longer forecast is none."""
 
 
 class LineProgress:
@@ -56,7 +54,7 @@ class LineProgress:
         if seconds >= _RATED_SECONDS and self._done:
             rate, left = self._done / seconds, (self._total or 0) - self._done
             parts.append(f"{self._count(rate)}/s")
-            if self._total and 0 <= left < rate * _MOST_SECONDS_LEFT:
+            if self._total and left >= 0:
                 parts.append(f"{timedelta(seconds=round(left / rate))} left")
         return f"{self._name} {', '.join(part.strip() for part in [*parts, self._text] if part)}"
 

@@ -11,9 +11,9 @@ import hashlib
 import json
 import pickle
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import AfterValidator, BaseModel, TypeAdapter
 
 from embedcache.errors import TeacherError
 from embedcache.fsio import canonical_json, sha256_file
@@ -55,6 +55,12 @@ _VOLATILE_TOKENIZER_CONFIG = {
 _SLOW_TOKENIZER_FILES = ("vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", "spiece.model")
 
 
+def _inside(path: str) -> str:
+    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+        raise ValueError(f"{path!r} is outside the model")
+    return path
+
+
 class ModuleEntry(BaseModel):
     """Entry of ``modules.json``.
 
@@ -64,7 +70,7 @@ class ModuleEntry(BaseModel):
     """
 
     type: str
-    path: str = ""
+    path: Annotated[str, AfterValidator(_inside)] = ""
 
 
 _MODULES = TypeAdapter(list[ModuleEntry])
@@ -74,13 +80,13 @@ def read_modules(folder: Path) -> list[ModuleEntry]:
     """Read the entries of ``modules.json``; none if there is no such file.
 
     Raises:
-        TeacherError: if it is no list of modules.
+        TeacherError: if it is no list of modules in folders of the model.
     """
     path = folder / "modules.json"
     try:
         return _MODULES.validate_json(path.read_bytes()) if path.exists() else []
     except ValueError as error:
-        raise TeacherError(f"{path} is no list of modules; copy the model again") from error
+        raise TeacherError(f"{path} is no list of modules of the model; copy the model again") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -99,33 +105,26 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def transformer_folder(folder: Path) -> Path:
-    """Find the transformer: as a rule the folder itself, ``0_Transformer`` below it in the older layout.
-
-    Raises:
-        TeacherError: if modules.json is damaged or names no folder inside the model.
-    """
+    """Find the transformer: as a rule the folder itself, ``0_Transformer`` below it in the older layout."""
     modules = read_modules(folder)
-    path = PurePosixPath(modules[0].path if modules else "")
-    if path.is_absolute() or ".." in path.parts or not (folder / path).is_dir():
-        raise TeacherError(
-            f"{folder / 'modules.json'}: {str(path)!r} is no folder of the model; copy the model again"
-        )
-    return folder / path
+    return folder / modules[0].path if modules else folder
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """List the weight files that loading reads: of each module, safetensors, else ``pytorch_model*.bin``.
-
-    Exports in ``onnx`` and ``openvino`` are left out.
+    """List the weight files of each module: safetensors, and pickled ones without ``model*.safetensors``.
 
     Raises:
         TeacherError: if there are no weights.
     """
     first = transformer_folder(folder)
-    others = sorted(p for p in folder.iterdir() if p.is_dir() and p.name[:1].isdigit() and p != first)
+    # Exports lie in folders without a number that no module names.
+    numbered = {place for place in folder.iterdir() if place.is_dir() and place.name[:1].isdigit()}
+    others = numbered | {folder / module.path for module in read_modules(folder)[1:] if module.path}
     found: list[Path] = []
-    for place in [first, *others]:
-        found += sorted(place.glob("*.safetensors")) or sorted(place.glob("pytorch_model*.bin"))
+    for place in [first, *sorted(others - {first})]:
+        found += sorted(place.glob("*.safetensors"))
+        if not list(place.glob("model*.safetensors")):
+            found += sorted(place.glob("pytorch_model*.bin"))
     if not found:
         raise TeacherError(f"no weights in {folder}: expected model.safetensors or pytorch_model.bin")
     return found

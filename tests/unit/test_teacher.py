@@ -24,7 +24,6 @@ from embedcache.teacher.load import POOLINGS, Teacher, load_teacher
 from embedcache.teacher.model_folder import (
     architecture_digest,
     tokenizer_digest,
-    weight_files,
     weights_digest,
 )
 from embedcache.teacher.resolve import ALIASES, resolve
@@ -179,14 +178,30 @@ def test_any_change_of_the_tensors_is_seen(folder: Path) -> None:
     assert len(digests) == 7
 
 
-def test_weights_of_later_modules_count_and_exports_do_not(folder: Path) -> None:
-    digest, _ = weights_digest(folder)
-    for name in ("onnx", "2_Dense"):
-        assert weights_digest(folder)[0] == digest
-        (folder / name).mkdir()
-        save_file({"x": torch.zeros(1)}, folder / name / "model.safetensors")
-    assert [path.parent.name for path in weight_files(folder)] == ["model", "2_Dense"]
-    assert weights_digest(folder)[0] != digest
+def test_weights_that_are_loaded_count_and_exports_do_not(folder: Path) -> None:
+    digests = {weights_digest(folder)[0]}
+
+    def add(place: str, number: int) -> None:
+        (folder / place).parent.mkdir(exist_ok=True)
+        save_file({"x": torch.tensor([number])}, folder / place)
+        digests.add(weights_digest(folder)[0])
+
+    add("onnx/model.safetensors", 0)
+    assert len(digests) == 1
+    add("2_Dense/model.safetensors", 0)
+    edit_module(folder, 2, path="dense")
+    add("dense/model.safetensors", 0)
+    add("dense/model.safetensors", 1)
+    assert len(digests) == 4
+
+
+def test_a_stray_file_does_not_stand_in_for_the_weights(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "stray.safetensors")
+    digests = set()
+    for number in range(2):
+        torch.save({"x": torch.tensor([number])}, folder / "pytorch_model.bin")
+        digests.add(weights_digest(folder)[0])
+    assert len(digests) == 2
 
 
 class Evil:
@@ -342,8 +357,9 @@ DAMAGES: dict[str, Any] = {
     "no header": lambda folder: os.truncate(folder / "model.safetensors", 0),
     "modules.json {": lambda folder: (folder / "modules.json").write_text("{"),
     "modules.json [1]": lambda folder: (folder / "modules.json").write_text("[1]"),
-    "modules.json missing folder": lambda folder: edit_module(folder, 0, path="0_Missing"),
+    "missing folder": lambda folder: edit_module(folder, 0, path="0_Missing"),
     "modules.json ..": lambda folder: edit_module(folder, 0, path=".."),
+    "modules.json / later": lambda folder: edit_module(folder, 1, path="/"),
     "modules.json /": lambda folder: edit_module(folder, 0, path="/"),
     "config.json {": lambda folder: (folder / "config.json").write_text("{"),
     "config.json []": lambda folder: (folder / "config.json").write_text("[]"),
