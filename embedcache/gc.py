@@ -24,7 +24,7 @@ from embedcache.fsio import TEMPORARY_PREFIX, explain_os_error, read_sealed_json
 from embedcache.inventory import QUARANTINE
 from embedcache.keys import KeyIndex
 from embedcache.reuse import shard_places
-from embedcache.store import FolderShards, LmdbShards, Shard, ShardStore
+from embedcache.store import LmdbShards, Shard, ShardStore
 from embedcache.views.recipe import is_view_name
 
 LEFTOVER_HOURS, VECTOR_HOURS = 1.0, 24.0
@@ -109,9 +109,8 @@ def _corpus_candidates(cache: Cache) -> Iterator[tuple[Path, str]]:
 
 def _teacher_candidates(cache: Cache, unused: bool) -> Iterator[tuple[Path, str]]:
     contracts = {teacher.contract.id: teacher.contract for teacher in cache.teachers()}
-    for folder in _folders(cache.folder / "teachers"):
-        has_vectors = (folder / "vectors.mdb").exists() or FolderShards(folder / "shards").names()
-        if folder.name not in contracts and (unused or not has_vectors):
+    for folder in _folders(cache.folder / "teachers") if unused else ():
+        if folder.name not in contracts:
             yield folder, "teacher without a name"
     for folder in _folders(cache.derived_folder / "index"):
         if folder.name not in contracts:

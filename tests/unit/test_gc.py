@@ -69,7 +69,7 @@ def test_a_healthy_cache_has_no_garbage(tmp_path: Path) -> None:
         (f"corpora/words/views/crop/{'0' * 64}.arrow", f"corpora/words/views/crop/{'0' * 64}.arrow"),
         ("corpora/never/x.arrow", "corpora/never"),
         ("corpora/words/views/never/.tmp-draft-1", "corpora/words/views/never"),
-        (f"teachers/{'1' * 64}/shards/.tmp-2-x.arrow", f"teachers/{'1' * 64}"),
+        (f"teachers/{'1' * 64}/shards/.tmp-2", f"teachers/{'1' * 64}/shards/.tmp-2"),
         (f"derived/index/{'1' * 64}/x.mdb", f"derived/index/{'1' * 64}"),
         ("derived/tokens/.tmp-3/ids.bin", "derived/tokens/.tmp-3"),
         ("derived/tokens/gone/ids.bin", "derived/tokens/gone"),
