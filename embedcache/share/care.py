@@ -92,30 +92,31 @@ def verify_remote(
     """
     source = Remote(remote, to_write=delete_damaged).open()
     listed = read_manifests(source)
-    files = source.find("objects")
-    missing = [sha256 for sha256 in listed.objects if object_path(sha256) not in files]
-    there = {sha256: size for sha256, size in listed.objects.items() if object_path(sha256) in files}
-    progress.phase("verify", sum(there.values()), "bytes")
+    progress.phase("verify", sum(listed.objects.values()), "bytes")
     with TemporaryDirectory(prefix="embedcache-verify-") as folder:
 
-        def is_damaged(sha256: str) -> bool:
+        def problem(sha256: str) -> str:
             target = Path(folder) / sha256
             try:
-                source.fetch(sha256, there[sha256], target, progress.advance)
+                source.fetch(sha256, listed.objects[sha256], target, progress.advance)
             except DamagedError:
-                return True
+                return "missing" if source.stat(object_path(sha256)) is None else "damaged"
             target.unlink()
-            return False
+            return ""
 
-        found = zip(there, source.in_threads(is_damaged, there), strict=True)
-        damaged = [sha256 for sha256, is_bad in found if is_bad]
+        found = dict(zip(listed.objects, source.in_threads(problem, listed.objects), strict=True))
+        damaged = [sha256 for sha256, what in found.items() if what == "damaged"]
         # A line that broke may have cut one off, so it is read once more before it is deleted.
-        bad = [sha256 for sha256 in damaged if delete_damaged and is_damaged(sha256)]
+        bad = [sha256 for sha256 in damaged if delete_damaged and problem(sha256) == "damaged"]
     for sha256 in bad:
         source.delete(object_path(sha256))
-    missing_by, damaged_by = ({one: listed.pushed_by([one]) for one in ones} for ones in (missing, damaged))
     return RemoteCheck(
-        source.url, len(listed.objects), sum(there.values()), missing_by, damaged_by, deleted=len(bad)
+        source.url,
+        len(found),
+        sum(listed.objects[sha256] for sha256, what in found.items() if what != "missing"),
+        missing={one: listed.pushed_by([one]) for one, what in found.items() if what == "missing"},
+        damaged={one: listed.pushed_by([one]) for one in damaged},
+        deleted=len(bad),
     )
 
 

@@ -98,13 +98,8 @@ class Incoming:
         """Return the place of a file in the quarantine."""
         return self.folder / file.path
 
-    def fetch(self, phase: str, files: Sequence[SharedFile], later: Iterable[SharedFile] = ()) -> None:
+    def fetch(self, phase: str, files: Sequence[SharedFile]) -> None:
         """Bring files into the quarantine; those that the cache has, but for shards, are copied from it.
-
-        Args:
-            phase: name of the phase of progress.
-            files: the files.
-            later: files that a later call brings; if all are too many, nothing is fetched.
 
         Raises:
             InputError, RemoteError, StorageError: as :meth:`download`.
@@ -113,16 +108,14 @@ class Incoming:
             here = self.cache.folder / file.path
             if file.entry.kind is not Kind.SHARD and is_whole(file.sha256, file.bytes, here):
                 copy_file(here, self.path(file))
-        wanted = [(file.sha256, file.bytes, self.path(file)) for file in files]
-        self.download(phase, wanted, sum(file.bytes for file in later))
+        self.download(phase, [(file.sha256, file.bytes, self.path(file)) for file in files])
 
-    def download(self, phase: str, objects: Sequence[tuple[str, int, Path]], later: int = 0) -> None:
+    def download(self, phase: str, objects: Sequence[tuple[str, int, Path]]) -> None:
         """Download objects that are missing or damaged at their targets.
 
         Args:
             phase: name of the phase of progress.
             objects: digest, bytes and target of each.
-            later: bytes that further calls download.
 
         Raises:
             InputError: if they are more than the limit; nothing is downloaded then.
@@ -132,7 +125,7 @@ class Incoming:
         whole = self.remote.in_threads(lambda one: is_whole(*one), objects)
         missing = [one for one, is_here in zip(objects, whole, strict=True) if not is_here]
         size = sum(one[1] for one in missing)
-        self._refuse_too_much(size + later)
+        self._refuse_too_much(size)
         self.fetched += size
         self.progress.phase(phase, size, "bytes")
         for folder in {target.parent for _, _, target in missing}:

@@ -97,8 +97,9 @@ def pull(
     target = here or Cache.create(folder)
     incoming = Incoming(target, source, listed, max_bytes=max_bytes, progress=progress)
     with incoming.locked(plan.files):
-        first, texts, shards = [*plan.texts, *plan.documents], plan.texts, plan.shards
-        incoming.fetch("pull texts", first, later=() if selection.corpora else shards)
+        texts, shards = plan.texts, plan.shards
+        # Which vectors a corpus needs is known when its texts are here.
+        incoming.fetch("pull", [*texts, *plan.documents] if selection.corpora else plan.files)
         incoming.check_corpora(plan.corpora, texts)
         incoming.check_documents(plan.documents)
         names = {*plan.corpora}
@@ -107,7 +108,7 @@ def pull(
             names = {file.entry.corpus for file in texts}
         if selection.corpora and shards:
             shards = _shards_of(incoming, names, shards)
-        incoming.fetch("pull vectors", shards)
+            incoming.fetch("pull vectors", shards)
         samples, admitted, stores = list[SampleCheck](), list(texts), dict[str, ShardStore]()
         for contract_id in plan.teachers:
             mine = [one for one in (*plan.documents, *shards) if one.entry.teacher == contract_id]

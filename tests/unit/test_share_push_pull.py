@@ -186,6 +186,7 @@ def test_an_interrupted_pull_goes_on(
 
     with monkeypatch.context() as patch:
         patch.setattr(Remote, "fetch", failing)
+        patch.setattr("embedcache.share.remote.JOBS", 1)
         with pytest.raises(KeyboardInterrupt):
             pull(tmp_path / "theirs", remote)
     assert set(content(tmp_path / "theirs")) == {"cache.json"}
