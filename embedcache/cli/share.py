@@ -51,7 +51,7 @@ def push_command(
 ) -> None:
     """Send what the cache has and REMOTE, a name or a URL, lacks.
 
-    Any number of people may push at once. Interrupted, the same command goes on.
+    Any number of people may push at once. After an interruption, run the same command again.
     """
     from embedcache.share import Selection, push
 
@@ -80,7 +80,7 @@ def pull_command(remote: str, cache: str, dry_run: bool, as_json: bool, **option
     """Fetch what REMOTE, a name or a URL, has and the cache lacks.
 
     Everything is checked before it enters the cache. Exits with 1 if a teacher's vectors are not the
-    teacher's; nothing of that teacher enters then. Interrupted, the same command goes on.
+    teacher's; nothing of that teacher enters then. After an interruption, run the same command again.
     """
     from embedcache.share import Selection, pull
 
@@ -93,10 +93,7 @@ def pull_command(remote: str, cache: str, dry_run: bool, as_json: bool, **option
         ("vectors", ", ".join(f"{count:,} of {name}" for name, count in done.vectors.items())),
         *(("left out", reason) for reason in done.left_out),
     ]
-    for one in done.samples:
-        own = f", {one.own:,} rows beside others of their texts" if one.own else ""
-        detail = f"{one.verdict} ({one.sampled:,} texts{own}): {one.message}"
-        lines.append((f"sample of {one.teacher}", detail))
+    lines += [(f"sample of {one.teacher}", str(one)) for one in done.samples]
     print_result(done, as_json, ("pull", done.remote), lines)
     if done.is_bad:
         sys.exit(1)

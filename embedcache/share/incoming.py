@@ -72,7 +72,7 @@ class Incoming:
     def locked(self, files: Iterable[SharedFile]) -> Iterator[None]:
         """Hold the quarantine, while other processes wait; anything in it but ``files`` is deleted.
 
-        What a pull has downloaded that was interrupted is used by the next one.
+        Files that an interrupted pull has downloaded are used by the next one.
         """
         keep = {"cache.json", *(file.path for file in files)}
         refuse_links(self.folder, 5)  # as deep as any path in a cache
@@ -130,13 +130,13 @@ class Incoming:
         self.progress.phase(phase, size, "bytes")
         for folder in {target.parent for _, _, target in missing}:
             make_directory(folder)
-        # The largest first, or the last one would leave the other threads idle.
+        # The largest first, so that all threads end at about the same time.
         self.remote.in_threads(self._download_one, sorted(missing, key=lambda one: -one[1]))
 
     def _download_one(self, one: tuple[str, int, Path]) -> None:
         try:
             self.remote.fetch(*one, self.progress.advance)
-            with one[2].open("rb") as handle:  # several at once: admitted one by one, they would take turns
+            with one[2].open("rb") as handle:  # here in threads: files are admitted one by one
                 os.fsync(handle.fileno())
         except DamagedError as error:
             raise self.refusal([one[0]], str(error)) from error

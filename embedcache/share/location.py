@@ -54,7 +54,7 @@ def checked_url(text: str) -> str:
             f"a {scheme}:// URL that names no remote: expected {scheme}://PLACE/FOLDER, without a password, "
             "'..' or options but ?anonymous=true of a bucket. Credentials come from the environment."
         )
-    # Kept as it was written, and decoded where it is opened.
+    # Stored percent-encoded, decoded when it is opened.
     return f"{scheme}://{rest}"
 
 
@@ -64,7 +64,7 @@ def scheme_of(url: str) -> str:
 
 
 def url_of(remote: str) -> str:
-    """Return the URL of ``remote``: a name, a URL or a folder. A name wins over a folder.
+    """Return the URL of ``remote``: a name, a URL or a folder. A name takes precedence.
 
     Raises:
         InputError: if it is none of them, or it could be a name and the file of names cannot be read.
@@ -82,7 +82,7 @@ def url_of(remote: str) -> str:
 
 
 def is_remote(place: str) -> bool:
-    """Return whether ``place`` is a URL, a remote's name or the folder of one. A name wins over a folder."""
+    """Return whether ``place`` is a URL, a remote's name or the folder of one. A name takes precedence."""
     if "://" in place or (_NAME.fullmatch(place) and place in list_remotes()):
         return True
     folder = Path(place).expanduser()
@@ -172,27 +172,27 @@ def _open(url: str) -> tuple[Any, str]:
         return fsspec.filesystem("file", auto_mkdir=True, skip_instance_cache=True), url
     parts = urlsplit(plain)
     if scheme == "sftp":
-        # sshfs checks no host keys by default; () stands for the user's known_hosts. It hands on to
-        # ssh what it does not know.
+        # sshfs checks no host keys by default; () means the user's known_hosts. The other options go to
+        # asyncssh.
         address: dict[str, Any] = {"host": parts.hostname, "port": parts.port, "username": parts.username}
         given = {name: value for name, value in address.items() if value is not None}
         limits = {"login_timeout": 30, "connect_timeout": 30, "keepalive_interval": 15}
         fs = fsspec.filesystem("sftp", known_hosts=(), skip_instance_cache=True, **limits, **given)
         return fs, unquote(parts.path)
-    # Others write there at the same time: what was listed before says nothing.
+    # Other processes write there, so listings are not cached.
     options: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False}
     options |= _ANONYMOUS[scheme] if query else {}
     if scheme in ("http", "https"):
         from aiohttp import ClientTimeout
 
-        # By default a download may take five minutes.
+        # The default ends a download after five minutes.
         timeout = ClientTimeout(total=None, sock_connect=10, sock_read=60)
         options |= {"client_kwargs": {"timeout": timeout, "trust_env": True}, "encoded": True}
         return fsspec.filesystem(scheme, **options), plain
     if scheme == "gs":
         from gcsfs.core import GCSFileSystem  # type: ignore[import-untyped]
 
-        # gcsfs.GCSFileSystem asks another service about every bucket. It logs errors that are raised as well.
+        # gcsfs.GCSFileSystem asks another service about every bucket. It also logs the errors that it raises.
         logging.getLogger("gcsfs").addHandler(logging.NullHandler())
         fs = GCSFileSystem(**options)
     else:

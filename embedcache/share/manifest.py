@@ -165,10 +165,10 @@ def parse_manifest(name: str, data: bytes) -> Manifest:
     """Return the manifest in ``data``, trusting nothing in it.
 
     Raises:
-        ValueError: if it is not what its name says, or lists what a cache does not hold.
+        ValueError: if it has another digest than its name, or lists something that is no file of a cache.
     """
     if hashlib.sha256(data).hexdigest() != digest_in(name):
-        raise ValueError("its content is not what its name is the digest of")
+        raise ValueError("its content has another digest than its name")
     try:
         return Manifest.model_validate(parsed_json(data))
     except ValidationError as error:
@@ -285,12 +285,12 @@ def read_manifests(
         names: their names; default: all.
 
     Raises:
-        RemoteError: if one cannot be read, is damaged, too large or lists what no cache holds.
+        RemoteError: if one cannot be read, is damaged or too large, or lists what is no file of a cache.
     """
     copies = None if cache is None else cache.derived_folder / "remotes" / remote.id
     every = manifest_names(remote) if names is None else list(names)
     read = remote.in_threads(partial(_read, remote, copies), every)
-    # A manifest may have been taken back since it was listed.
+    # One may have been taken back since it was listed.
     return ManifestSet({name: one for name, one in zip(every, read, strict=True) if one is not None})
 
 

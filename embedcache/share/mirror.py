@@ -127,7 +127,7 @@ class Mirror:
             for sample in done.samples:
                 on_sample(sample)
             for path in cache.folder.glob(f"{_SHARDS}/*.arrow") if limit is not None else ():
-                # A run without a limit has left them; they count as well.
+                # Left by a run without a limit; they count towards the limit.
                 make_directory((shards / path.relative_to(cache.folder)).parent)
                 path.replace(shards / path.relative_to(cache.folder))
         incoming = Incoming(cache, source, listed, progress=progress, folder=shards)
@@ -165,7 +165,7 @@ class Mirror:
         with FileLock(self.incoming.folder / "shards.lock"):
             if self._is_closed:
                 raise RemoteError(f"{self.incoming.remote.url}: stopped.")
-            # A process that was killed has left these.
+            # Left by killed processes.
             for path in self.incoming.folder.glob(f"{_SHARDS}/{TEMPORARY_PREFIX}*"):
                 path.unlink(missing_ok=True)
             yield
@@ -361,7 +361,7 @@ class StreamedStore(ShardStore):
             return super()._open(names)
 
     def _release(self, keep: Set[str]) -> None:
-        """Close shards: a deleted one takes room on the disk while it is mapped."""
+        """Close shards: a deleted file takes disk space while it is mapped."""
         with self._lock:
             self._opened = {name: shard for name, shard in self._opened.items() if name in keep}
 

@@ -36,7 +36,7 @@ class PullResult:
         corpora: names of the corpora that came.
         vectors: rows of vectors that came, by the teacher's name.
         left_out: what is on the remote under a name that the cache uses for something else.
-        samples: how vectors compare with the teacher and with one's own.
+        samples: comparisons of vectors with the live teacher and with the cache's own.
     """
 
     remote: str

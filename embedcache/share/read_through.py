@@ -109,7 +109,7 @@ class ReadThrough:
             keys: keys of missing rows.
             corpus: holds their texts.
             teacher: the teacher.
-            progress: receives the phase ``fetch``.
+            progress: receives what is done.
 
         Raises:
             InputError: if that is more than ``max_bytes``.
@@ -132,7 +132,7 @@ class ReadThrough:
                 digests = [file.sha256 for file in shards]
                 raise incoming.refusal(digests, f"{self.url}: {sample.message}")
             incoming.admit(files, {contract.id: store.container})
-        self.verdicts.append(f"{sample.verdict} ({sample.sampled:,} texts): {sample.message}")
+        self.verdicts.append(str(sample))
         store.open_new()
 
     def _into(self, cache: Cache) -> Incoming:

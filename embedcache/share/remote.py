@@ -97,7 +97,7 @@ class Remote:
         return self
 
     def create(self) -> Remote:
-        """Return this remote; write its marker where the place is empty.
+        """Return this remote; write its marker if the place is empty.
 
         Raises:
             InputError: if it holds other things.
@@ -175,7 +175,7 @@ class Remote:
     def fetch(
         self, sha256: str, size: int, target: Path, on_bytes: Callable[[int], None] | None = None
     ) -> None:
-        """Bring an object to ``target``, which appears whole and checked.
+        """Download an object; ``target`` appears when it is whole and checked.
 
         Raises:
             DamagedError, RemoteError: if it is missing or has other bytes, or cannot be read.
@@ -250,7 +250,7 @@ def object_path(sha256: str) -> str:
 
 
 def stat_of(info: dict[str, Any]) -> Stat:
-    """Return size and time from what a client says of a file; each has its own names for them."""
+    """Return size and time from a client's description of a file; clients name them differently."""
     value = next(filter(None, map(info.get, _TIMES)), math.nan)
     if isinstance(value, str):
         value = datetime.fromisoformat(value.replace("Z", "+00:00"))
@@ -260,7 +260,7 @@ def stat_of(info: dict[str, Any]) -> Stat:
 
 
 class Limit(Callback):  # type: ignore[misc]
-    """Byte counter of a download that ends one which is too large or stopped.
+    """Byte counter of a download, which ends it if it is too large or stopped.
 
     Args:
         what: names the file in errors.
@@ -298,7 +298,7 @@ def download(place: str, target: Path, limit: Limit, fs: Any) -> bool:
 
 
 def upload(place: str, data: bytes, fs: Any, *, aside: bool) -> None:
-    """Write a file so that it appears whole; with ``aside``, under a temporary name that is changed then."""
+    """Write a file so that it appears whole; with ``aside``, write a temporary file and rename it."""
     if not aside:
         fs.pipe_file(place, data)
         return

@@ -53,6 +53,10 @@ class SampleCheck:
     own: int
     message: str
 
+    def __str__(self) -> str:
+        own = f", {self.own:,} rows beside others of their texts" if self.own else ""
+        return f"{self.verdict} ({self.sampled:,} texts{own}): {self.message}"
+
     @property
     def is_bad(self) -> bool:
         """True if these are not the teacher's vectors."""
@@ -71,8 +75,7 @@ def compare(
 ) -> SampleCheck:
     """Compare vectors that came from a remote with one's own and with the live teacher's.
 
-    Both samples are drawn afresh: a pusher who knew them could send right vectors of the sample and any
-    others.
+    Both samples are random: a pusher who could predict them could send right vectors for them alone.
 
     Args:
         name: name of the teacher.
@@ -155,7 +158,7 @@ def local_encoder(
     computing = computing or Computing()
     spec = computing.teacher_model or noted_model(cache.derived_folder, teacher.contract.id)
     if spec is None or not Path(spec).expanduser().is_dir():
-        # A pusher chose both.
+        # The pusher chose both, so nothing is downloaded for them.
         named = (teacher.origin.get("spec", ""), teacher.name)
         spec = next((one for one in named if _is_downloaded(one)), None)
     if spec is None:

@@ -67,7 +67,7 @@ def private_key(path: str | Path) -> Ed25519PrivateKey:
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PrivateKey):
-        # No more of the error: it may show something of the key.
+        # Without the library's message: it may contain a part of the key.
         raise InputError(
             f"{path}: expected a private ed25519 key, as 'ssh-keygen -t ed25519' makes it; set "
             f"${PASSPHRASE_VARIABLE} if it is locked, and only then."
