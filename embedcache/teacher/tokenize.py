@@ -160,7 +160,7 @@ def _agree(fast: FastTokenizer, model: SentenceTransformer, text: str, prompt: s
     found = fast([text])
     if features["input_ids"][0].tolist() != found.ids.tolist():
         return False
-    if found.first is None or "token_type_ids" not in features:
+    if "token_type_ids" not in features:
         return True
-    types = np.arange(len(found.ids)) >= found.first[0]
+    types = np.arange(len(found.ids)) >= found.first_tokens[0]
     return bool(features["token_type_ids"][0].tolist() == types.tolist())

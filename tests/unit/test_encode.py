@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pair_helpers import joined
 from student_teachers import make_teacher
+from tokenizers.processors import TemplateProcessing
 from torch import nn
 from torch.nn import functional as F
 
@@ -267,6 +268,20 @@ def test_special_tokens_can_be_left_out(loaded_teacher: Teacher) -> None:
     assert rows_of(bare([*TEXTS, ""])) == [row[1:-1] for row in rows_of(framed([*TEXTS, ""]))]
     # The whole length is for the text's own tokens.
     assert FastTokenizer(tokenizer, 7, special_tokens=False)(["the red cat " * 9]).lengths.tolist() == [7]
+
+
+def test_a_single_text_has_the_tokenizers_own_token_types(tiny_teacher: Path) -> None:
+    teacher = load_teacher(tiny_teacher, device="cpu")
+    tokenizer = teacher.model.tokenizer
+    marks = [(token, tokenizer.convert_tokens_to_ids(token)) for token in ("[CLS]", "[SEP]")]
+    before = encode_texts(teacher, TEXTS)
+    # XLNet's tokenizer gives the mark a type of its own, too.
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="[CLS]:1 $A:0 [SEP]:0", pair="[CLS]:1 $A:0 [SEP]:0 $B:1 [SEP]:1", special_tokens=marks
+    )
+    found = encode_texts(teacher, TEXTS)
+    np.testing.assert_allclose(found, teacher.model.encode(TEXTS), atol=1e-5)
+    assert not np.allclose(found, before, atol=1e-2)
 
 
 @pytest.mark.parametrize("difference", ["texts", "types", "none"])
