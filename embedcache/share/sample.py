@@ -118,7 +118,10 @@ def _has_table(encoder: Encoder, table: TokenTable) -> bool:
     from embedcache.teacher.token_table import token_table_of
 
     own = token_table_of(encoder.teacher)
-    return own.word.shape == table.word.shape and bool(np.allclose(own.word, table.word, atol=1e-6))
+    both = ((own.word, table.word), (own.words(), table.words()), (own.block(), table.block()))
+    return own.tokens == table.tokens and all(
+        one.shape == other.shape and np.allclose(one, other, atol=1e-5) for one, other in both
+    )
 
 
 def _compare_own(came: ShardStore, own: ShardStore, generator: np.random.Generator) -> tuple[int, int]:

@@ -94,7 +94,7 @@ def load_teacher(
             transformers).
         pooling: one of ``POOLINGS``; required for a plain transformers folder, an override for any other.
         prompt: text put before every sentence; default: the alias's or the model's own default prompt.
-        max_length: tokens after which a text is cut; default: the model's own.
+        max_length: truncate texts to this many tokens; default: the model's own.
         truncate_dim: leading dimensions that are kept; default: the model's own.
         normalize: scale vectors to length one; default: as the model does.
         name: name in a cache; default: the alias, the folder's name or the hub id's last part.
@@ -113,7 +113,7 @@ def load_teacher(
         )
     folder, alias = source.folder, source.alias
     if not (folder / "config.json").exists() and not (folder / "modules.json").exists():
-        raise TeacherError(f"{folder} is no model folder: it has neither config.json nor modules.json")
+        raise TeacherError(f"{folder} is not a model folder: no config.json or modules.json")
     pooling = pooling or (alias.pooling if alias else None)
     _check_pooling(folder, pooling)
     transformer = transformer_folder(folder)

@@ -1,4 +1,4 @@
-"""Files of a model folder: where its transformer and weights lie, and the digests of what they say.
+"""Files of a model folder: places of its transformer and weights, and digests of their contents.
 
 Digests are taken from files, not from loaded objects, so a library version does not rename a teacher. They
 are taken from contents, not from bytes, so the same tensors in one file, in several, or in another container
@@ -77,16 +77,16 @@ _MODULES = TypeAdapter(list[ModuleEntry])
 
 
 def read_modules(folder: Path) -> list[ModuleEntry]:
-    """Read the entries of ``modules.json``; none if there is no such file.
+    """Read the entries of ``modules.json``; an empty list if there is no file.
 
     Raises:
-        TeacherError: if it is no list of modules in folders of the model.
+        TeacherError: if it is not a list of modules in folders of the model.
     """
     path = folder / "modules.json"
     try:
         return _MODULES.validate_json(path.read_bytes()) if path.exists() else []
     except ValueError as error:
-        raise TeacherError(f"{path} is no list of modules of the model; copy the model again") from error
+        raise TeacherError(f"{path} is not a list of modules of the model; copy the model again") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def _tensors(path: Path) -> dict[str, torch.Tensor]:
         state: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         if isinstance(state, dict) and all(isinstance(one, torch.Tensor) for one in state.values()):
             return state
-        reason = "it is no mapping of tensors"
+        reason = "it is not a mapping of tensors"
     except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
         reason = str(error).partition("\n")[0]
     raise TeacherError(f"{path} is damaged or holds more than tensors ({reason}): copy the safetensors form")

@@ -20,13 +20,13 @@ DEFAULT_SHARD_ROWS = 16384
 
 @dataclass(frozen=True)
 class TeacherOptions:
-    """Teacher to load, and the settings of its contract; None means as the model has it.
+    """Teacher to load, and the settings of its contract; None for the model's own.
 
     Attributes:
         spec: alias, hub id with optional ``@revision``, or local folder.
         pooling: how token vectors become one: ``mean``, ``cls``, ``cls-before-pooler``, ``pooler``, ``last``.
         prompt: text put before every sentence.
-        max_length: tokens after which a text is cut.
+        max_length: truncate texts to this many tokens.
         truncate_dim: leading dimensions that are kept.
         normalize: scale vectors to length one.
         name: name in the cache; default: the alias, the folder's name or the hub id's last part.

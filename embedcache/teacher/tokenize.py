@@ -59,7 +59,7 @@ class FastTokenizer:
 
     Args:
         tokenizer: a transformers tokenizer with a Rust backend.
-        max_length: tokens after which a text is cut, special tokens counted; 0 means never.
+        max_length: truncate texts to this many tokens, special tokens included; 0 means never.
         prompt: text put before every text, before the first of a pair.
         special_tokens: put the tokenizer's own tokens around a text. Pairs need them.
 
@@ -119,7 +119,7 @@ class FastTokenizer:
             for place in pairs:
                 inputs[place] = split_pair(inputs[place])
         except ValueError as error:
-            raise InputError(f"{texts[place][:80]!r}: {error}; take it out of the corpus") from error
+            raise InputError(f"{texts[place][:80]!r}: {error}; remove it from the corpus") from error
         encodings = self._backend.encode_batch_fast(inputs)
         rows = [encoding.ids for encoding in encodings]
         offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,17 +108,28 @@ def test_one_text_is_a_comparison_and_none_is_not(
     assert sample.verdict == verdict
 
 
-@pytest.mark.parametrize("right", [True, False])
-def test_a_wrong_token_table_is_refused(tmp_path: Path, right: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {},
+        {"word": np.full((2, 4), 1.01, np.float32)},
+        {"tokens": ("b", "a")},
+        {"type_row": np.ones(4, np.float32)},
+        {"project_weight": np.eye(4, dtype=np.float32) * 2, "project_bias": np.zeros(4, np.float32)},
+    ],
+    ids=["right", "word", "tokens", "type", "project"],
+)
+def test_a_wrong_token_table_is_refused(
+    tmp_path: Path, forged: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     set_teacher(monkeypatch)
     own = TokenTable(np.ones((2, 4), np.float32), ("a", "b"))
     monkeypatch.setattr("embedcache.teacher.token_table.token_table_of", lambda teacher: own)
     cache = make_cache(tmp_path / "theirs")
-    table = own if right else TokenTable(np.full((2, 4), 1.01, np.float32), ("a", "b"))
-    table.write(table_path(cache.folder, CONTRACT), CONTRACT)
+    replace(own, **forged).write(table_path(cache.folder, CONTRACT), CONTRACT)
     push(cache.folder, str(tmp_path / "remote"))
-    assert pull(tmp_path / "mine", str(tmp_path / "remote")).is_bad is not right
-    assert table_path(tmp_path / "mine", CONTRACT).exists() is right
+    assert pull(tmp_path / "mine", str(tmp_path / "remote")).is_bad is bool(forged)
+    assert table_path(tmp_path / "mine", CONTRACT).exists() is not bool(forged)
 
 
 def test_every_comparison_draws_another_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
