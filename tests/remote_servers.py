@@ -93,7 +93,7 @@ def s3_environment(port: int) -> dict[str, str]:
 
 
 @contextmanager
-def sftp_server(folder: Path, *, read_only: bool = False) -> Iterator[tuple[int, Path]]:
+def sftp_server(folder: Path) -> Iterator[tuple[int, Path]]:
     """Run a server of this user's own, for all paths; yield its port and the home of one who may log in."""
     if SSHD is None:
         pytest.skip("sshd is not installed")
@@ -105,7 +105,7 @@ def sftp_server(folder: Path, *, read_only: bool = False) -> Iterator[tuple[int,
     (folder / "config").write_text(
         f"ListenAddress 127.0.0.1\nHostKey {folder / 'host'}\nPidFile none\nStrictModes no\n"
         f"AuthorizedKeysFile {folder / 'authorized'}\nPasswordAuthentication no\nUsePAM no\n"
-        f"Subsystem sftp internal-sftp{' -R' if read_only else ''}\nMaxStartups 100\n"
+        "Subsystem sftp internal-sftp\nMaxStartups 100\n"
     )
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)  # where the server, run by root, gives its rights up
@@ -116,9 +116,9 @@ def sftp_server(folder: Path, *, read_only: bool = False) -> Iterator[tuple[int,
             yield port, home
 
 
-def make_key(path: Path, passphrase: str = "") -> None:
+def make_key(path: Path) -> None:
     """Make a key and, beside it, its public half."""
-    subprocess.run([*KEYGEN, "-N", passphrase, "-f", str(path)], check=True)
+    subprocess.run([*KEYGEN, "-N", "", "-f", str(path)], check=True)
 
 
 def trust(home: Path, key: Path, port: int) -> None:
@@ -239,7 +239,6 @@ class Proxy:
     target: int  # the port of the server
     port: int = 0  # where it listens
     drop: float = 0.0  # share of connections that are cut off after some bytes of the server's
-    after: int | None = None  # so many; default: one of a few numbers, drawn by chance
     cut: int = 0  # connections cut off so far
     requests: list[str] = field(default_factory=list)  # of HTTP that have come so far: method and path
 
@@ -260,7 +259,7 @@ class Proxy:
             while True:
                 client, _ = self._listener.accept()
                 # Small: before the answer; large: in the middle of a body.
-                some = self.after or self._random.choice([200, 3000, 20_000, 200_000])
+                some = self._random.choice([200, 3000, 20_000, 200_000])
                 limit = some if self._random.random() < self.drop else None
                 threading.Thread(target=self._serve, args=(client, limit), daemon=True).start()
 

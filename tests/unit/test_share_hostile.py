@@ -352,28 +352,6 @@ def test_a_teacher_name_cannot_be_given_to_another_contract(remote: Path) -> Non
     assert content(mine.folder) == before
 
 
-WEIRD = [None, True, -1, 1 << 70, 1.5, "", "../x", "\0", D, [], {}, [[]], "x" * 2000, "cache.json"]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_a_manifest_changed_at_random_gives_a_pull_or_one_error(
-    honest: Path, remote: Path, seed: int
-) -> None:
-    generator = np.random.default_rng(seed)
-    (value,) = manifests_of(remote)
-    target = value if seed % 2 else value["files"][int(generator.integers(len(value["files"])))]
-    target[str(generator.choice(sorted(target)))] = WEIRD[int(generator.integers(len(WEIRD)))]
-    put_manifest(remote, value)
-    cache = remote.parent / "cache"
-    try:
-        pull(cache, str(remote))
-    except EmbedCacheError:
-        assert not cache.exists() or set(content(cache)) == {"cache.json"}
-    else:
-        assert content(cache).items() <= content(honest.parent / "cache").items()
-    assert {path.name for path in remote.parent.iterdir()} <= {"remote", "cache"}
-
-
 # Signatures
 
 
