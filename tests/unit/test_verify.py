@@ -1,6 +1,7 @@
 """Verify: missing files and what does not fit are found, nothing else is damage, nothing is written.
 
-That flipped bytes and cut files are found, tests/gate/test_flips.py asserts.
+That flipped bytes and cut files are found, tests/gate/test_flips.py asserts; shards of others, two stores,
+lost names and files of newer versions, test_repair.py.
 """
 
 from __future__ import annotations
@@ -13,12 +14,9 @@ from pathlib import Path
 import pytest
 from check_helpers import KINDS, SHARD_ROWS, TEXTS, MakeCopy, flip, only, own_files, reseal, run
 
-from embedcache.codecs import get_codec
 from embedcache.corpus.description import read_info
 from embedcache.errors import CacheFormatError, MissingInputError
 from embedcache.fsio import sha256_file
-from embedcache.store.shard import stored_shard
-from embedcache.testing import example_batch, example_contract
 from embedcache.verify import verify
 
 pytest_plugins = ["check_fixtures"]
@@ -49,13 +47,6 @@ def test_any_deleted_file_is_named(fresh: MakeCopy, kind: str) -> None:
         (cache / name).unlink()
         assert any(one.path == name or Path(name).stem in one.what for one in verify(cache).findings), name
         (cache / name).write_bytes(data)
-
-
-def test_a_teacher_without_a_name_and_one_with_two_stores_are_found(fresh: MakeCopy) -> None:
-    cache = fresh("arrow")
-    shutil.copy(only(fresh("lmdb"), "teachers/*/vectors.mdb"), only(cache, "teachers/*/shards").parent)
-    shutil.rmtree(only(cache, "teachers/*/names"))
-    assert [Path(name).name for name in damaged(cache)] == ["NAME.json", "vectors.mdb"]
 
 
 def test_derived_files_are_not_checked(fresh: MakeCopy) -> None:
@@ -103,17 +94,6 @@ def test_a_text_that_is_not_its_keys_is_found(fresh: MakeCopy) -> None:
     assert "row 5" in one.what
 
 
-def test_a_shard_of_another_teacher_is_found(fresh: MakeCopy) -> None:
-    cache = fresh("arrow")
-    batch, codec = example_batch(["a", "b"]), get_codec("float32")
-    error = {"mean_cosine": 1.0, "worst_cosine": 1.0}
-    name, data = stored_shard(example_contract(), codec, codec.encode(batch.vectors), batch, error)
-    (only(cache, "teachers/*/shards") / f"{name}.arrow").write_bytes(data)
-    (one,) = verify(cache).damage
-    assert name in one.path
-    assert example_contract().id[:12] in one.what
-
-
 def test_views_are_compared_with_recipe_and_corpus(fresh: MakeCopy) -> None:
     cache = fresh("views")
     views = cache / "corpora" / "corpus" / "views"
@@ -141,13 +121,6 @@ def test_shards_of_an_unsealed_lmdb_file_are_checked(fresh: MakeCopy) -> None:
     store = only(cache, "teachers/*/vectors.mdb")
     flip(store, store.read_bytes().index(b"ARROW1", 8192) + 3000)
     assert verify(cache).damage
-
-
-@pytest.mark.parametrize("pattern", ["cache.json", "corpora/*/corpus.json"])
-def test_what_a_newer_version_wrote_asks_for_an_upgrade(fresh: MakeCopy, pattern: str) -> None:
-    cache = fresh("arrow")
-    reseal(only(cache, pattern), lambda value: value.update(version=99))
-    assert verify(cache).damage[0].is_newer
 
 
 def test_what_is_no_cache_is_refused(tmp_path: Path) -> None:
