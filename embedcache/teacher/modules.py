@@ -57,13 +57,13 @@ def load_model(
             model = SentenceTransformer(
                 str(folder), device="cpu", local_files_only=True, trust_remote_code=trust_remote_code
             )
-            if pooling is not None:
-                set_pooling(model, pooling)
     # The last two come from a module's configuration that lacks a field, or has one of another type.
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise TeacherError(f"cannot load {folder}: {reason}; copy the model again") from error
     _refuse_random_weights(model, transformer)
+    if pooling is not None:
+        set_pooling(model, pooling)
     return model
 
 
@@ -105,7 +105,7 @@ def _refuse_random_weights(model: SentenceTransformer, transformer: Path) -> Non
 
 
 def set_pooling(model: SentenceTransformer, pooling: str) -> None:
-    """Replace a model's pooling; ``ValueError`` if it has none."""
+    """Replace a model's pooling; ``TeacherError`` if it has none."""
     if pooling_of(model) == pooling:
         return
     place = next((i for i, module in enumerate(model) if type(module).__name__ == "Pooling"), None)
@@ -128,8 +128,9 @@ def set_normalize(model: SentenceTransformer, wanted: bool) -> None:
     places = [place for place, module in enumerate(model) if isinstance(module, Normalize)]
     if wanted and not places:
         model.append(Normalize())
-    for place in [] if wanted else reversed(places):
-        del model[place]
+    elif not wanted:
+        for place in reversed(places):
+            del model[place]
 
 
 def pooling_of(model: SentenceTransformer) -> str:

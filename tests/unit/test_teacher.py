@@ -336,6 +336,13 @@ def test_a_plain_folder_needs_a_pooling_and_a_pooler_its_weights(plain: Path) ->
     assert load(plain, pooling="mean").contract.pooling == "mean"
 
 
+def test_a_model_without_a_pooling_takes_no_other(plain: Path, tmp_path: Path) -> None:
+    load(plain, pooling="pooler").model.save_pretrained(str(tmp_path / "bare"), create_model_card=False)
+    assert load(tmp_path / "bare", pooling="pooler").contract.pooling == "pooler"
+    with pytest.raises(TeacherError, match="no pooling to replace"):
+        load(tmp_path / "bare", pooling="mean")
+
+
 @pytest.mark.parametrize("place", ["modules.json", "auto_map", "0_Transformer"])
 def test_code_of_the_folder_is_refused_and_not_run(folder: Path, tmp_path: Path, place: str) -> None:
     marker = tmp_path / "marker"
