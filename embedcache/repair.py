@@ -222,13 +222,11 @@ class _Repairer:
         return CachedTeacher(contract.id[:12], contract, {})
 
     def _restore(self, contract: Contract) -> None:
-        """Bring back the shards of a teacher."""
+        """Bring back the shards of a teacher, those too of which nothing is left."""
         findings = self._damage(*_VECTORS, teacher=contract.id)
         folder, checks = f"teachers/{contract.id}", self._verifier.checks
         is_newer = any(one.is_newer and one.path.startswith(f"{folder}/") for one in self._findings)
-        # Killed, an earlier repair has moved shards aside and not encoded them.
-        is_unfinished = (self.folder / QUARANTINE / folder).exists()
-        if is_newer or not (findings or is_unfinished):
+        if is_newer:
             return
         lost, sound = list(checks.lost[contract.id].values()), checks.shards[contract.id]
         store, encoder, made = self._verifier.sound_store(contract), None, list[str]()
@@ -247,9 +245,7 @@ class _Repairer:
                 codec = lost[0].header.codec if lost and not sound else None
                 made = self._store(contract, windows, encoder, codec)
         except EmbedCacheError as error:
-            if not findings:
-                raise
-            for finding in findings:
+            for finding in findings or [Finding(folder, Kind.SHARD.value, "", "")]:
                 self._done(finding, LEFT, first_line(error))
             return
         self.rows += sum(map(len, windows))

@@ -218,11 +218,15 @@ class Verifier:
         if contract is None or any(path.startswith(f"{folder}/") for path in self.damaged):
             return
         names = " or ".join(entry.stem for entry in self.files(contract_id, Kind.NAME))
-        command = "distill project --apply" if is_derived(contract) else "embedcache build"
-        lacking = rows_without_vector(self.texts, self.sound_store(contract))
+        build = "distill project --apply" if is_derived(contract) else "embedcache build"
+        store = self.sound_store(contract)
+        lacking = rows_without_vector(self.texts, store)
         # A teacher need not have encoded every corpus and view of a cache.
         begun = [(number, missing) for number, missing in lacking if len(missing) < missing.distinct]
+        fix = f"'{build}' makes them, if they are wanted"
+        if begun or not store.shards:
+            fix = f"'embedcache repair' or '{build}' makes them"
         for number, missing in begun or lacking:
             what = f"{len(missing):,} of {missing.distinct:,} texts have no vector of teacher {names}"
             path = (self.texts[number].folder / DESCRIPTION).relative_to(self.folder).as_posix()
-            yield note(path, what, f"'{command}' makes them, if they are wanted")
+            yield note(path, what, fix)
