@@ -276,7 +276,10 @@ def _values(column: Any) -> list[object]:
     import pyarrow as pa
 
     if pa.types.is_dictionary(column.type):
-        column = pa.DictionaryArray.from_arrays(column.indices, _bytes(column.dictionary)).dictionary_decode()
+        words = _bytes(column.dictionary)
+        if words.type == pa.binary_view():  # as polars gives them; pyarrow cannot look them up
+            words = words.cast(pa.large_binary())
+        column = pa.DictionaryArray.from_arrays(column.indices, words).dictionary_decode()
     values: list[object] = _bytes(column).to_pylist()
     return [value.decode("utf-8", "surrogateescape") if type(value) is bytes else value for value in values]
 

@@ -172,6 +172,8 @@ def _reader(data: Any) -> Any:
         return pa.RecordBatchReader.from_stream(data)
     except pa.ArrowInvalid:  # a stream of one column
         return pa.table({"text": pa.chunked_array(data)}).to_reader()
+    except pa.ArrowTypeError as error:
+        raise InputError(f"a column of the {type(data).__name__} has values of two types: {error}") from error
 
 
 def source_name(source: Source) -> str:

@@ -439,7 +439,16 @@ class Dataset:
         return iter(rows_of(TEXTS))
 
 
+class Mixed:
+    """A data frame whose column has values of two types, which pandas finds when it gives the stream."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return pa.table({"text": pa.array(["a", 3], pa.string())}).__arrow_c_stream__(requested_schema)
+
+
 TABLE = pa.Table.from_pylist(rows_of(TEXTS))
+# Categories as polars gives them.
+CATEGORIES = pa.DictionaryArray.from_arrays(range(len(TEXTS)), pa.array(TEXTS, pa.string_view()))
 MEMORY: dict[str, Any] = {
     "list": list(TEXTS),
     "tuple": tuple(TEXTS),
@@ -456,6 +465,7 @@ MEMORY: dict[str, Any] = {
     "column": TABLE.column("text"),
     "frame": Frame(TABLE),
     "series": Frame(TABLE.column("text")),
+    "categories": Frame(pa.table({"text": CATEGORIES})),
 }
 
 
@@ -486,7 +496,18 @@ def test_bad_rows_in_memory_are_counted() -> None:
 
 @pytest.mark.parametrize(
     "given",
-    [[], {"train": ["a"]}, 5, b"bytes", [1, 2], [["a"]], io.StringIO("a\n"), [{"a": 1, "b": 2}], None],
+    [
+        [],
+        {"train": ["a"]},
+        5,
+        b"bytes",
+        [1, 2],
+        [["a"]],
+        io.StringIO("a\n"),
+        [{"a": 1, "b": 2}],
+        None,
+        Mixed(),
+    ],
 )
 def test_what_is_no_list_of_texts_is_refused(given: object) -> None:
     with pytest.raises(InputError):
