@@ -161,6 +161,8 @@ def short_attention(
         and query.shape[1] == key.shape[1]
         and not dropout
         and not getattr(module, "is_causal", True)
+        and not kwargs.get("is_causal")
+        and kwargs.get("position_bias") is None
         and (attention_mask is None or attention_mask.dtype == torch.bool)
     )
     if not is_plain:

@@ -19,6 +19,7 @@ from student_teachers import make_teacher
 from tokenizers.processors import TemplateProcessing
 from torch import nn
 from torch.nn import functional as F
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from embedcache.errors import InputError, TeacherError
 from embedcache.pairs import join_pair
@@ -418,3 +419,16 @@ def test_short_attention_is_attention(width: int, padded: bool, scaling: float |
     found, _ = short_attention(module, query, key, value, mask, scaling=scaling)
     wanted = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
     torch.testing.assert_close(found, wanted.transpose(1, 2), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"position_bias": torch.linspace(-2, 2, 25).view(1, 1, 5, 5)}, {"is_causal": True}],
+    ids=["position_bias", "is_causal"],
+)
+def test_short_attention_drops_no_argument(changes: dict[str, Any]) -> None:
+    module: Any = nn.Module()
+    module.is_causal = False
+    query = torch.linspace(-1, 1, 120).view(1, 3, 5, 8)
+    wanted, _ = sdpa_attention_forward(module, query, query, query, None, **changes)
+    torch.testing.assert_close(short_attention(module, query, query, query, None, **changes)[0], wanted)
