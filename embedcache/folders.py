@@ -7,7 +7,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from embedcache.fsio import TEMPORARY_PREFIX, explain_os_error, fsync_directory, make_directory
@@ -50,26 +50,21 @@ def folder_that_appears(target: Path, *, overwrite: bool) -> Iterator[Path]:
 
 
 @contextmanager
-def locked_folder(folder: Path, *, or_unlocked: bool = False) -> Iterator[None]:
+def locked_folder(folder: Path) -> Iterator[None]:
     """Have others that lock the same folder wait until the block ends.
 
-    Args:
-        folder: the folder; it has to be there.
-        or_unlocked: run the block though the file system cannot lock folders, as not every one can.
+    Where the file system cannot lock folders, as not every one can, nobody waits.
 
     Raises:
-        StorageError: if the folder cannot be opened or locked.
+        StorageError: if the folder cannot be opened.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise explain_os_error(error, folder) from error
     try:
-        try:
+        with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError as error:
-            if not or_unlocked:
-                raise explain_os_error(error, folder) from error
         yield
     finally:
         os.close(descriptor)

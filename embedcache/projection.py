@@ -7,7 +7,7 @@ contract names the contract of its base and the digest of the map, which is stor
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -144,11 +144,19 @@ def apply_projection(matrix: NDArray[np.float32], vectors: Vectors) -> Vectors:
     return found
 
 
-def extend(cache: Cache, teacher: CachedTeacher, corpus: Corpus) -> Iterator[tuple[int, int]]:
-    """Compute the vectors of a projection that a corpus lacks, from those of its base.
+def extend(
+    cache: Cache,
+    teacher: CachedTeacher,
+    corpus: Corpus,
+    on_shard: Callable[[int, int], object] = lambda done, total: None,
+) -> int:
+    """Compute the vectors of a projection that a corpus lacks, from those of its base; return how many.
 
-    Yields:
-        Rows done and rows to do, at the start and after every shard.
+    Args:
+        cache: the cache.
+        teacher: the projection.
+        corpus: the corpus.
+        on_shard: told the rows done and the rows to do, at the start and after every shard.
 
     Raises:
         MissingVectorsError: if the base lacks vectors too; nothing is written then.
@@ -166,13 +174,14 @@ def extend(cache: Cache, teacher: CachedTeacher, corpus: Corpus) -> Iterator[tup
             f"{lacking} of {missing.distinct} texts of {corpus.title} have no vector of teacher "
             f"{base.name!r}, the base of {teacher.name!r}: run 'embedcache build' for this corpus and teacher"
         )
-    yield 0, total
+    on_shard(0, total)
     for start in range(0, total, ROWS_A_SHARD):
         rows = places[start : start + ROWS_A_SHARD]
         vectors, provenance = apply_projection(matrix, given.vectors(rows)), {"projection": base.contract.id}
         made.put(VectorBatch(keys[start : start + len(rows)], vectors, *given.seen(rows), provenance))
-        yield start + len(rows), total
+        on_shard(start + len(rows), total)
     made.finish()
+    return total
 
 
 def _entry(teacher: CachedTeacher) -> dict[str, str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
@@ -284,7 +283,7 @@ class _Repairer:
             lost = KeyIndex(np.concatenate([_NO_KEYS, *windows]))
             for texts in self._texts:
                 if any((lost.locate(keys) >= 0).any() for keys in texts.iter_keys()):
-                    deque(extend(cache, self._known_as(contract), texts), maxlen=0)
+                    extend(cache, self._known_as(contract), texts)
         codebooks = (cache.teacher_folder(contract) / "codebooks").glob("[!.]*.npy")
         return [*cache.container(contract).names(), *(path.stem for path in codebooks)]
 

@@ -229,7 +229,7 @@ def _one_writer(model: Path) -> AbstractContextManager[None]:
 
     What is there is looked at once more inside. Where a folder cannot be locked that has to do.
     """
-    return locked_folder(model, or_unlocked=True)
+    return locked_folder(model)
 
 
 def _read(header: Header, folder: Path) -> KnowledgeBase:

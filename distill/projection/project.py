@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -215,10 +216,7 @@ def extend_projection(
     """
     opened, tell = cache if isinstance(cache, Cache) else Cache(cache), on_step or _silent
     derived = teacher if isinstance(teacher, CachedTeacher) else opened.teacher(teacher)
-    total = 0
-    for done, total in extend(opened, derived, opened.corpus(corpus)):
-        tell("project", done, total)
-    return total
+    return extend(opened, derived, opened.corpus(corpus), partial(tell, "project"))
 
 
 def _labels(dataset: DistillDataset) -> tuple[list[str], NDArray[np.int64]]:

@@ -84,8 +84,7 @@ def project(cache: Path) -> None:
     opened = Cache(cache)
     matrix = (np.arange(4 * DIMENSION).reshape(4, DIMENSION) % 5 - 2).astype(np.float32)
     teacher = write_derived(opened, opened.teacher(PROJECTION_OF), PROJECTED, matrix, "for the gate")
-    for _ in extend(opened, teacher, opened.corpus("words")):
-        pass
+    extend(opened, teacher, opened.corpus("words"))
 
 
 def build_real(cache: Path) -> list[Cache]:

@@ -56,5 +56,5 @@ def add_projection(cache: Cache, name: str, dimension: int) -> CachedTeacher:
     base = cache.teacher(name)
     matrix = np.random.default_rng(7).normal(size=(dimension, base.contract.dimension)).astype(np.float32)
     added = write_derived(cache, base, f"{name}.projected", matrix, "drawn at random")
-    list(extend(cache, added, cache.corpus()))
+    extend(cache, added, cache.corpus())
     return added

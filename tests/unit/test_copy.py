@@ -357,7 +357,7 @@ def test_what_belongs_to_a_teacher_is_copied_with_it(tmp_path: Path, whole: Cach
     TokenTable(word, ("a", "b", "c")).write(table_path(whole.folder, CONTRACT), CONTRACT)
     whole.remember_model(CONTRACT, "/models/tiny")
     small = write_derived(whole, whole.teacher("tiny"), "small", np.eye(3, 8, dtype=np.float32), "by hand")
-    assert list(extend(whole, small, whole.corpus("plain")))
+    assert extend(whole, small, whole.corpus("plain"))
     copied(tmp_path / "out", whole.folder, teachers=["tiny", "small"])
     out = Cache(tmp_path / "out")
     assert np.array_equal(out.token_table(out.teacher("tiny")).word, word)

@@ -568,7 +568,7 @@ def test_one_process_writes_at_a_time(run, monkeypatch):
         "print('ready', flush=True)\n"
         "with locked_folder(pathlib.Path(sys.argv[1])): print('in')\n"
     )
-    with locked_folder(run / BEST, or_unlocked=True):
+    with locked_folder(run / BEST):
         process = subprocess.Popen([sys.executable, "-c", script, run / BEST], stdout=subprocess.PIPE)
         assert process.stdout.readline().strip() == b"ready"
         with pytest.raises(subprocess.TimeoutExpired):
@@ -580,11 +580,9 @@ def test_one_process_writes_at_a_time(run, monkeypatch):
         raise OSError("no locks here")
 
     monkeypatch.setattr("embedcache.folders.fcntl.flock", refuse)
-    with locked_folder(run / BEST, or_unlocked=True), locked_folder(run / BEST, or_unlocked=True):
+    with locked_folder(run / BEST), locked_folder(run / BEST):
         pass
-    with pytest.raises(StorageError), locked_folder(run / "missing", or_unlocked=True):
-        pass
-    with pytest.raises(StorageError), locked_folder(run / BEST):
+    with pytest.raises(StorageError), locked_folder(run / "missing"):
         pass
 
 

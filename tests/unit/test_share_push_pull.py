@@ -67,7 +67,7 @@ def token_table(cache: Cache) -> None:
 def projection(cache: Cache) -> None:
     matrix = np.eye(8, dtype=np.float32)[:4]
     derived = write_derived(cache, cache.teacher("fake"), "small", matrix, "test")
-    list(extend(cache, derived, cache.corpus()))
+    extend(cache, derived, cache.corpus())
 
 
 # Round trips
