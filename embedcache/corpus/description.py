@@ -94,7 +94,8 @@ class CorpusInfo:
 
     def describe(self) -> str:
         """Return rows, columns and digest in words."""
-        return f"{self.rows:,} rows of {', '.join(self.columns)} (digest {self.digest[:12]})"
+        columns = ["text" if column == ORIGINAL else column for column in self.columns]
+        return f"{self.rows:,} rows of {', '.join(columns)} (digest {self.digest[:12]})"
 
     def to_json(self) -> dict[str, object]:
         """Return the content of ``corpus.json``."""

@@ -19,15 +19,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from embedcache.corpus.columns import TEXT_COLUMNS, Columns, Problem, RawRow, RawRows, is_utf8
+from embedcache.corpus.columns import DELIMITERS, TEXT_COLUMNS, Columns, Problem, RawRow, RawRows, is_utf8
 from embedcache.corpus.sources import STDIN, MemoryRows, Source, open_bytes, source_name
 from embedcache.errors import EmbedCacheError, InputError, MissingInputError
 
 MAX_LINE_BYTES = 1 << 26
 """A longer line is refused: it would have to be held in memory, and is no sentence."""
-
-DELIMITERS = {"comma": ",", "tab": "\t", "semicolon": ";", "pipe": "|"}
-"""Word -> the delimiter that it means, beside the character itself."""
 
 # Share and least number of rows of another width that mean that the file is read wrongly.
 _WRONG_SHARE, _WRONG_LEAST = 0.01, 3

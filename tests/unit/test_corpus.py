@@ -162,7 +162,7 @@ def test_the_same_rows_again_write_nothing(tmp_path: Path, monkeypatch: pytest.M
     [
         ((TEXTS[:9], IDS[:9]), "10 rows .*, not 9 rows"),
         (([*TEXTS[:9], "x"], IDS), "digest"),
-        ((TEXTS,), "rows of id, original .*, not 10 rows of original"),
+        ((TEXTS,), "rows of id, text .*, not 10 rows of text"),
     ],
 )
 def test_other_rows_are_refused_or_replace_the_corpus(

@@ -239,12 +239,12 @@ REFUSED: list[tuple[str, bytes, dict[str, Any], str]] = [
     *((f"cut.{kind}", damaged(kind, "", share), {}, "cannot be read")
       for kind in ("parquet", "arrow") for share in (0.01, 0.5, 0.999)),
     # Fields that the ending does not promise, texts with commas, and no header.
-    ("euro.csv", EURO, {}, "id;text;label.*delimiter"),
-    ("euro.csv", EURO, {"text_column": "text"}, "id;text;label"),
+    ("euro.csv", EURO, {}, "id;text;label.*delimiter semicolon"),
+    ("euro.csv", EURO, {"text_column": "text"}, "delimiter semicolon"),
     ("rows.csv", b"text\na\n", {"delimiter": "::"}, "delimiter"),
     ("rows.txt", b"a\n", {"delimiter": ";"}, "format csv"),
     ("commas.csv", b"text\n" + b"One, two.\n" * 3 + b"Three.\n" * 90, {}, r"commas\.csv:2: 2 fields"),
-    ("bare.tsv", b"1\tA first text.\n2\tA second one.\n", {}, "A first text.*text_column"),
+    ("bare.tsv", b"1\tA first text.\n2\tA second one.\n", {}, "A first text.*text_column.*header"),
     ("bare.csv", b"word\nanother\n", {}, "word.*text_column.*format text"),
 ]  # fmt: skip
 
