@@ -84,13 +84,13 @@ class Columns:
             if len(usual) != 1:
                 raise InputError(
                     f"{name}: cannot tell which column holds the text; found: {shown[:200]}; expected one of "
-                    f"{', '.join(TEXT_COLUMNS)}. {_remedy(found, self.text_option)}"
+                    f"{', '.join(TEXT_COLUMNS)}; {_remedy(found, self.text_option)}"
                 )
             return replace(self, text=usual[0]).within(found, name)
         for option, column in self.asked:
             if column not in found:
                 raise MissingInputError(
-                    f"{name}: no column {column!r}; found: {shown}. {_remedy(found, option)}"
+                    f"{name}: no column {column!r}; found: {shown}; {_remedy(found, option)}"
                 )
             if found.count(column) > 1:
                 raise InputError(
@@ -103,10 +103,10 @@ def _remedy(found: Sequence[str], option: str) -> str:
     """Return what to do about a file in which a column is not found."""
     for word, character in DELIMITERS.items():
         if any(character in column for column in found):
-            return f"If {word}s separate the columns, pass delimiter {word}"
+            return f"if {word}s separate the columns, pass delimiter {word}"
     if len(found) == 1:
-        return f"Pass {option}, or format text if every line is a text"
-    return f"Pass {option} with one of them; if that is a row of data, write a header above it"
+        return f"pass {option}, or format text if every line is a text"
+    return f"pass {option} with one of them; if that is a row of data, write a header above it"
 
 
 @dataclass
