@@ -25,8 +25,8 @@ from embedcache.fsio import canonical_json, file_state, read_sealed_json, write_
 NOTE_VERSION = 4
 """Raised as well when the readers come to give other rows of the same file."""
 
-_TICK_NS = 2_000_000_000
-"""A file may change unseen within a tick of its file system's clock; the coarsest keep two seconds."""
+_TICK_NS, _COARSE_TICK_NS = 50_000_000, 2_000_000_000
+"""A file may change unseen within a tick of its file system's clock; some keep whole seconds only."""
 
 SourceFiles: TypeAlias = tuple[tuple[str, list[int]], ...]
 """Resolved path and :func:`file_state` of each file, in the order read."""
@@ -59,7 +59,8 @@ def observe(sources: Sequence[Source]) -> SourceFiles | None:
         if not isinstance(source, Path) or not source.is_file():
             return None
         path, state = source.resolve(), file_state(source)
-        if abs(time.time_ns() - state[1]) < _TICK_NS or not str(path).isprintable():
+        tick = _TICK_NS if state[1] % 1_000_000_000 else _COARSE_TICK_NS
+        if abs(time.time_ns() - state[1]) < tick or not str(path).isprintable():
             return None
         files.append((str(path), state))
     return tuple(files)
