@@ -5,7 +5,7 @@ Where a part ends and its bytes depend on the rows alone, so the same rows give 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +20,7 @@ from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from numpy.typing import NDArray
 
 PART_ROWS = 65536
 PART_BYTES = 128 << 20
@@ -76,38 +77,57 @@ class PartCutter:
     """Cut a stream of columns into parts."""
 
     def __init__(self) -> None:
-        self._pending: dict[str, pa.Array] = {}
+        self._pieces: list[Mapping[str, pa.Array]] = []
+        self._rows = self._bytes = 0
 
     def add(self, columns: Mapping[str, pa.Array]) -> Iterator[dict[str, pa.Array]]:
         """Take rows, and yield the columns of each part that is full."""
-        import pyarrow as pa
-
-        before = self._pending or {name: column[:0] for name, column in columns.items()}
-        self._pending = {name: pa.concat_arrays([before[name], column]) for name, column in columns.items()}
-        while (rows := _fitting(self._pending)) < len(self._pending["key"]) or rows == PART_ROWS:
-            yield from self._first(rows)
-            self._pending = {name: column[rows:] for name, column in self._pending.items()}
+        self._keep(columns)
+        if self._rows < PART_ROWS and self._bytes <= PART_BYTES:
+            return
+        pending = self._joined()
+        while (rows := _fitting(pending)) < len(pending["key"]) or rows == PART_ROWS:
+            # Of a slice, more than its own bytes would be written; concatenation copies.
+            yield _concatenated([{name: column[:rows] for name, column in pending.items()}])
+            pending = {name: column[rows:] for name, column in pending.items()}
+        self._keep(pending)
 
     def rest(self) -> Iterator[dict[str, pa.Array]]:
         """Yield the columns of the last part, if any rows are left for one."""
-        if self._pending and len(self._pending["key"]):
-            yield from self._first(len(self._pending["key"]))
+        if self._rows:
+            yield self._joined()
 
-    def _first(self, rows: int) -> Iterator[dict[str, pa.Array]]:
-        import pyarrow as pa
+    def _keep(self, columns: Mapping[str, pa.Array]) -> None:
+        self._pieces.append(columns)
+        self._rows += len(columns["key"])
+        self._bytes += int(_text_bytes(columns).sum())
 
-        # Of a slice, more than its own bytes would be written; concatenation copies.
-        yield {name: pa.concat_arrays([column[:rows]]) for name, column in self._pending.items()}
+    def _joined(self) -> dict[str, pa.Array]:
+        """Return all that is kept, as one piece, and keep nothing."""
+        pieces, self._pieces, self._rows, self._bytes = self._pieces, [], 0, 0
+        return _concatenated(pieces)
 
 
-def _fitting(columns: Mapping[str, pa.Array]) -> int:
-    """Return how many of the first rows fit into one part; a row that exceeds its size makes a part alone."""
+def _concatenated(pieces: Sequence[Mapping[str, pa.Array]]) -> dict[str, pa.Array]:
+    import pyarrow as pa
+
+    return {name: pa.concat_arrays([piece[name] for piece in pieces]) for name in pieces[0]}
+
+
+def _text_bytes(columns: Mapping[str, pa.Array]) -> NDArray[np.int64]:
+    """Return the bytes of text in each row."""
     import pyarrow.compute as pc
 
     sizes = np.zeros(len(columns["key"]), dtype=np.int64)
     for column in columns.values():
         if str(column.type) == TEXT_TYPE:
             sizes += pc.binary_length(column).to_numpy()
+    return sizes
+
+
+def _fitting(columns: Mapping[str, pa.Array]) -> int:
+    """Return how many of the first rows fit into one part; a row that exceeds its size makes a part alone."""
+    sizes = _text_bytes(columns)
     fitting = int(np.searchsorted(np.cumsum(sizes), PART_BYTES, side="right"))
     return min(max(fitting, 1), PART_ROWS, len(sizes))
 
