@@ -71,7 +71,7 @@ class MissingRows:
 
 
 def is_embedded(view: View, store: Locator) -> bool:
-    """Return whether a view was given to the teacher: most of its own texts have a vector.
+    """Return whether the teacher encoded a view: most of the texts that only the view has have a vector.
 
     Raises:
         CorruptCacheError: if a part of the view or of its corpus is missing or damaged.

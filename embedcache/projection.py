@@ -156,7 +156,7 @@ def extend(
         cache: the cache.
         teacher: the projection.
         corpus: the corpus.
-        on_shard: told the rows done and the rows to do, at the start and after every shard.
+        on_shard: called with the rows done and the rows to do, at the start and after every shard.
 
     Raises:
         MissingVectorsError: if the base lacks vectors too; nothing is written then.

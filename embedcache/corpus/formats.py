@@ -40,7 +40,7 @@ _NOT_TEXT = (
     *(b"%PDF-", b"PK\x03\x04", b"\xfd7zXZ\0", b"BZh91AY&SY", b"\x1f\x8b", b"\x28\xb5\x2f\xfd"),
 )
 _DAMAGE = (OSError, EOFError, zlib.error, ValueError, NotImplementedError)
-"""What reading damaged data raises; errors of pyarrow are among them."""
+"""Errors of reading damaged data, those of pyarrow among them."""
 
 
 @contextmanager

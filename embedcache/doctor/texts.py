@@ -65,7 +65,7 @@ def judge_corpus(corpus: Corpus, store: ShardStore) -> tuple[list[Finding], Posi
 
 
 def find_evaluation_texts(corpora: Iterable[Corpus], sets: Mapping[str, list[str]]) -> Iterator[Finding]:
-    """Yield the texts of each evaluation set that corpora or views hold, in whatever spelling.
+    """Yield the texts of each evaluation set that corpora or views hold, spelling aside.
 
     Args:
         corpora: corpora and views that are trained on.
