@@ -173,8 +173,9 @@ def _fill_without_encoding(
 ) -> None:
     """Store the rows of an output that another ``max_length`` or the remote has; ``missing`` loses them."""
     output.result.cached += missing.distinct - len(missing)
-    if reused := reuse_rows(output.related, output.store, missing.keys(), job.encode.shard_rows, progress):
-        output.result.reused += reused
+    if output.related:
+        keys, shard_rows = missing.keys(), job.encode.shard_rows
+        output.result.reused += reuse_rows(output.related, output.store, keys, shard_rows, progress)
         missing.refresh(output.store)
     if job.remote is not None and (before := len(missing)):
         job.remote.fetch(cache, output.store, missing.keys(), texts, job.teacher, progress)
