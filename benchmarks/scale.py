@@ -33,6 +33,8 @@ PHASES = ("source", "build", "restart", "lookup", "tokenise", "epoch")
 MEMORY_LIMIT_MB, RESTART_LIMIT_S, LOOKUP_LIMIT_MS = 300, 30, 50
 SAMPLE_SECONDS = 0.02
 LOOKUP_TEXTS, LOOKUP_ROUNDS = 512, 50
+OPENING_ROUNDS = 10
+"""Look-ups after which every shard has been opened."""
 BLOCK = 65536
 
 Figures = dict[str, float]
@@ -128,7 +130,7 @@ def restart(setting: Setting) -> Figures:
 
 
 def lookup(setting: Setting) -> Figures:
-    """Look up random texts: the first time, opening included, and again and again."""
+    """Look up random texts: the first time, while shards are still being opened, and then again and again."""
     from embedcache.cache import Cache
 
     generator = np.random.default_rng(0)
@@ -142,7 +144,7 @@ def lookup(setting: Setting) -> Figures:
     cache.lookup(texts)
     opened = time.perf_counter() - began
     times = []
-    for _ in range(LOOKUP_ROUNDS):
+    for _ in range(OPENING_ROUNDS + LOOKUP_ROUNDS):
         texts = some()
         began = time.perf_counter()
         vectors = cache.lookup(texts)
@@ -151,8 +153,9 @@ def lookup(setting: Setting) -> Figures:
             raise SystemExit("a vector of another length than 1 was looked up")
     return {
         "first ms": 1000 * opened,
-        "median ms": statistics.median(times),
-        "p95 ms": float(np.percentile(times, 95)),
+        "opening ms": max(times[:OPENING_ROUNDS]),
+        "median ms": statistics.median(times[OPENING_ROUNDS:]),
+        "p95 ms": float(np.percentile(times[OPENING_ROUNDS:], 95)),
     }
 
 

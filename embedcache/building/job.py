@@ -61,8 +61,8 @@ class Job:
         _check(encode)
         self.folder = Path(cache).expanduser()
         self.cache = _open(self.folder)
-        self.unchanged = None if self.cache is None or overwrite else self._unchanged_corpus(self.cache)
         self.report = ReadReport()
+        self.unchanged = None if self.cache is None or overwrite else self._unchanged_corpus(self.cache)
         if self.unchanged is None:
             check_sources(self.sources, read)
         self.teacher = LazyTeacher(teacher, encode, None if self.cache is None else self.cache.derived_folder)
@@ -85,7 +85,10 @@ class Job:
         if note is None or not folder.exists() or not unchanged(note, self.sources, self.read):
             return None
         corpus = Corpus(folder)
-        return corpus if corpus.info.digest == note.digest and not corpus.missing_parts() else None
+        if corpus.info.digest != note.digest or corpus.missing_parts():
+            return None
+        self.report.column = note.column
+        return corpus
 
     def open_outputs(self, cache: Cache) -> list[BuildOutput]:
         """Open the store of each output in ``cache``; errors as :meth:`BuildOutput.open`."""
@@ -105,7 +108,7 @@ class Job:
         )
         # A file that changed while it was read is read again next time.
         if before is not None and before == observe(self.sources):
-            note = SourceNote(corpus.info.digest, before, self.read)
+            note = SourceNote(corpus.info.digest, before, self.read, self.report.column)
             write_note(cache.derived_folder, self.name, note)
         return corpus
 
@@ -122,7 +125,7 @@ class Job:
             rows=len(texts[0]),
             texts=sum(map(len, texts)),
             outputs=tuple(output.result for output in outputs),
-            column=self.report.column or self.read.text_column,
+            column=self.report.column,
             example=texts[0].texts(np.arange(1))[0],
             skipped=dict(texts[0].info.skipped),
             first_skipped=dict(self.report.first_skipped),

@@ -84,7 +84,7 @@ class BuildResult:
         tokens: tokens encoded.
         seconds: wall-clock seconds of the build.
         encode_seconds: seconds of encoding and storing.
-        column: column the texts were read from; None for plain text, or where nothing was read.
+        column: column the texts were read from; None for plain text.
         example: one text of the corpus.
         skipped: reason -> source rows left out.
         first_skipped: reason -> place of the first of them.

@@ -22,7 +22,7 @@ from embedcache.corpus.sources import Source
 from embedcache.errors import StorageError
 from embedcache.fsio import canonical_json, file_state, read_sealed_json, write_sealed_json
 
-NOTE_VERSION = 4
+NOTE_VERSION = 5
 """Raised as well when the readers come to give other rows of the same file."""
 
 _TICK_NS, _COARSE_TICK_NS = 50_000_000, 2_000_000_000
@@ -40,11 +40,13 @@ class SourceNote:
         digest: the corpus's digest.
         files: the files, in the order read.
         options: how they were read.
+        column: the column of the texts; None for plain text.
     """
 
     digest: str
     files: SourceFiles
     options: ReadOptions
+    column: str | None
 
 
 def observe(sources: Sequence[Source]) -> SourceFiles | None:

@@ -32,8 +32,8 @@ def main(mount_point: Path, source: Path, store: str) -> None:
     mount("size=4M")
     try:
         build_into(cache, source, store)
-    except StorageError as error:
-        found = {"message": str(error), "before": content(cache), "leftovers": leftovers(cache)}
+    except StorageError:
+        found = {"before": content(cache), "leftovers": leftovers(cache)}
     else:
         sys.exit("a build of more than 4 MB went into a file system of 4 MB")
     mount("remount,size=64M")

@@ -496,7 +496,7 @@ def aged(path: Path, text: str = "a\nb\n", mtime_ns: int = OLD) -> Path:
 def noted(files: list[Path]) -> SourceNote:
     seen = observe(files)
     assert seen is not None
-    return SourceNote("d" * 64, seen, OPTIONS)
+    return SourceNote("d" * 64, seen, OPTIONS, "text")
 
 
 def test_sources_left_alone_are_unchanged_and_any_change_shows(
