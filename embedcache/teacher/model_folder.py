@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
+import zipfile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -163,7 +164,9 @@ def _tensors(path: Path) -> dict[str, torch.Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        state: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        # Files from before PyTorch 1.6 are no zip archives and cannot be mapped.
+        mmap = zipfile.is_zipfile(path)
+        state: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
         if isinstance(state, dict) and all(isinstance(one, torch.Tensor) for one in state.values()):
             return state
         reason = "it is not a mapping of tensors"
