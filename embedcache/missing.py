@@ -1,7 +1,8 @@
-"""Rows of a corpus that a store lacks, one byte a row, and their cutting into shards."""
+"""Rows of a corpus that a store lacks, one byte a row, and their cutting into parts and shards."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedcache.corpus.corpus import Corpus, View
-from embedcache.keys import KeyArray, first_occurrences, take_keys
+from embedcache.errors import InputError
+from embedcache.keys import KEY_BYTES, KeyArray, first_occurrences, take_keys
 from embedcache.store.base import Positions
 
 _COVERAGE_ROWS = 65536
@@ -23,25 +25,62 @@ class Locator(Protocol):
         """Return the position of each key, -1 where it is missing."""
 
 
+@dataclass(frozen=True)
+class KeyPart:
+    """One of several parts that all keys fall into, about as many into each.
+
+    Attributes:
+        number: number of the part, from 1.
+        of: number of parts.
+    """
+
+    number: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> KeyPart:
+        """Read ``I/N``; raise :class:`InputError` unless I is from 1 to N."""
+        match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+        if match is None or not 1 <= int(match[1]) <= int(match[2]):
+            raise InputError(f"part {text!r}: expected I/N with I from 1 to N, such as 1/3")
+        return cls(int(match[1]), int(match[2]))
+
+    def holds(self, keys: KeyArray) -> NDArray[np.bool_]:
+        """Return which keys fall into the part, bool of shape (n,); it depends on nothing but the keys."""
+        first = np.ascontiguousarray(keys).view("<u8").reshape(-1, KEY_BYTES // 8)[:, 0]
+        is_inside: NDArray[np.bool_] = first % np.uint64(self.of) == self.number - 1
+        return is_inside
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+
 @dataclass
 class MissingRows:
     """Rows of a corpus that bring a text whose vector a store lacks.
 
     Attributes:
         distinct: distinct texts of the corpus.
+        wanted: those of them that are asked for: all, or those of a part.
         mask: bool, shape (rows,); the first row of each text without a vector.
     """
 
     distinct: int
+    wanted: int
     mask: NDArray[np.bool_]
     _parts: list[KeyArray]
 
     @classmethod
-    def of(cls, corpus: Corpus, store: Locator) -> MissingRows:
-        """Look up every distinct text of ``corpus`` in ``store``."""
+    def of(cls, corpus: Corpus, store: Locator, part: KeyPart | None = None) -> MissingRows:
+        """Look up every distinct text of ``corpus``, or of a part of it, in ``store``."""
         parts = list(corpus.iter_keys())
         mask = first_occurrences(parts)
-        found = cls(int(mask.sum()), mask, parts)
+        distinct, start = int(mask.sum()), 0
+        if part is not None:
+            for keys in parts:
+                mask[start : start + len(keys)] &= part.holds(keys)
+                start += len(keys)
+        found = cls(distinct, int(mask.sum()), mask, parts)
         found.refresh(store)
         return found
 

@@ -26,7 +26,7 @@ from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.readers import ReadOptions
 from embedcache.errors import StorageError
 from embedcache.fsio import make_directory
-from embedcache.missing import MissingRows
+from embedcache.missing import KeyPart, MissingRows
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.reuse import reuse_rows
 from embedcache.teacher.options import EncodeOptions, TeacherOptions
@@ -126,15 +126,15 @@ def build(
         outputs = job.open_outputs(opened)
     texts = [corpus, *map(corpus.view, job.views.embed)]
     before = [output.store.bytes_on_disk for output in outputs]
-    distinct, encoded = 0, Encoded()
-    with _other_build(opened) as is_other:
+    distinct, wanted, encoded = 0, 0, Encoded()
+    with _other_build(opened, job.part) as is_other:
         for some in texts:
             progress.phase("look up", len(some))
-            missing = [MissingRows.of(some, output.store) for output in outputs]
-            distinct += missing[0].distinct
+            missing = [MissingRows.of(some, output.store, job.part) for output in outputs]
+            distinct, wanted = distinct + missing[0].distinct, wanted + missing[0].wanted
             if some is corpus:
                 for output, rows in zip(outputs, missing, strict=True):
-                    output.refuse_untrained(min(len(rows), encode.shard_rows))
+                    output.refuse_untrained(min(len(rows), encode.shard_rows), job.split_by)
                 register(opened, job.teacher)
                 if table is not None:
                     table.write(table_path(job.folder, outputs[0].store.contract), outputs[0].store.contract)
@@ -145,6 +145,8 @@ def build(
                 backwards = is_other and all(output.store.codec_name != pq.NAME for output in outputs)
                 encode_missing(
                     *(some, missing, outputs, job.teacher.encoder, encode.shard_rows, encoded),
+                    # No other build encodes the same part.
+                    watch=job.part is None,
                     backwards=backwards,
                     progress=progress,
                 )
@@ -156,6 +158,7 @@ def build(
         texts,
         outputs,
         distinct=distinct,
+        wanted=wanted,
         encoded=encoded.rows,
         truncated=encoded.truncated,
         tokens=encoded.tokens,
@@ -172,7 +175,7 @@ def _fill_without_encoding(
     cache: Cache, job: Job, output: BuildOutput, texts: Corpus, missing: MissingRows, progress: Progress
 ) -> None:
     """Store the rows of an output that another ``max_length`` or the remote has; ``missing`` loses them."""
-    output.result.cached += missing.distinct - len(missing)
+    output.result.cached += missing.wanted - len(missing)
     if output.related:
         keys, shard_rows = missing.keys(), job.encode.shard_rows
         output.result.reused += reuse_rows(output.related, output.store, keys, shard_rows, progress)
@@ -184,9 +187,10 @@ def _fill_without_encoding(
 
 
 @contextmanager
-def _other_build(cache: Cache) -> Iterator[bool]:
-    """Yield whether another build into ``cache`` runs on this machine; the two share the work."""
-    lock, is_other = FileLock(cache.derived_folder / "build.lock"), False
+def _other_build(cache: Cache, part: KeyPart | None) -> Iterator[bool]:
+    """Yield whether another build of the same part into ``cache`` runs here; the two share the work."""
+    name = "build.lock" if part is None else f"build-{part.number}-of-{part.of}.lock"
+    lock, is_other = FileLock(cache.derived_folder / name), False
     try:
         make_directory(cache.derived_folder)
         lock.acquire(blocking=False)

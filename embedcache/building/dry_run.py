@@ -62,21 +62,21 @@ def estimate_build(job: Job, progress: Progress) -> BuildResult:
         scratch = Cache.create(folder)
         outputs = job.open_outputs(job.cache or scratch)
         texts, views = _texts(job, scratch, progress)
-        distinct, remote_bytes, lacking = 0, 0, []
+        distinct, wanted, remote_bytes, lacking = 0, 0, 0, []
         stores = [_Planned(output.store, np.empty(0, dtype=KEY_DTYPE)) for output in outputs]
         for some in texts:
             progress.phase("look up", len(some))
             mask = np.zeros(len(some), dtype=np.bool_)
             for output, store in zip(outputs, stores, strict=True):
-                missing = MissingRows.of(some, store)
+                missing = MissingRows.of(some, store, job.part)
                 if some is texts[0]:
-                    output.refuse_untrained(min(len(missing), job.encode.shard_rows))
+                    output.refuse_untrained(min(len(missing), job.encode.shard_rows), job.split_by)
                 rows, size = _rows_to_encode(job, output, missing, scratch)
                 mask[rows] = True
                 remote_bytes += size
                 if len(texts) > 1:
                     store.keys = np.concatenate([store.keys, missing.keys()])
-            distinct += missing.distinct
+            distinct, wanted = distinct + missing.distinct, wanted + missing.wanted
             lacking.append(np.flatnonzero(mask))
         count, estimate = sum(map(len, lacking)), None
         if count:
@@ -86,6 +86,7 @@ def estimate_build(job: Job, progress: Progress) -> BuildResult:
             texts,
             outputs,
             distinct=distinct,
+            wanted=wanted,
             encoded=count,
             views=views,
             remote_bytes=remote_bytes,
@@ -118,7 +119,7 @@ def _rows_to_encode(
 ) -> tuple[NDArray[np.int64], int]:
     """Count where an output's rows would come from; return those to encode, and bytes to fetch."""
     rows, keys, size = np.flatnonzero(missing.mask), missing.keys(), 0
-    output.result.cached += missing.distinct - len(rows)
+    output.result.cached += missing.wanted - len(rows)
     found, _ = find_reusable(output.related, keys, output.store)
     output.result.reused += int((found >= 0).sum())
     rows, keys = rows[found < 0], keys[found < 0]

@@ -75,10 +75,21 @@ class BuildOutput:
             store = cache.store(contract, codec, encode.store)
         return cls(store, related, OutputResult(contract.output, name, contract.id, codec))
 
-    def refuse_untrained(self, rows: int) -> None:
-        """Raise :class:`InputError` if a codebook is needed and ``rows`` are too few to learn it from."""
-        if self.store.codec_name == pq.NAME and not self.store.shards:
-            pq.refuse_too_few(rows)
+    def refuse_untrained(self, rows: int, split_by: str = "") -> None:
+        """Raise :class:`InputError` if a codebook is needed and cannot be learnt.
+
+        Args:
+            rows: rows of the first shard, which it would be learnt from.
+            split_by: option that several processes share the work by; each would learn another codebook.
+        """
+        if self.store.codec_name != pq.NAME or self.store.shards:
+            return
+        if split_by:
+            raise InputError(
+                f"codec pq: with {split_by} each process would learn a codebook of its own. Build a sample "
+                f"of the texts under another name without {split_by} first, or take another codec"
+            )
+        pq.refuse_too_few(rows)
 
 
 def register(cache: Cache, teacher: LazyTeacher) -> None:
@@ -124,12 +135,13 @@ def encode_missing(
     shard_rows: int,
     done: Encoded,
     *,
+    watch: bool = True,
     backwards: bool = False,
     progress: Progress = NO_PROGRESS,
 ) -> None:
     """Encode the rows that any output lacks and store their vectors, a shard at a time in corpus order.
 
-    Rows that another build has stored meanwhile are left out, whole shards at a time.
+    Rows that another build has stored meanwhile are left out, whole shards at a time, if ``watch`` is given.
 
     Args:
         texts: the texts.
@@ -138,6 +150,7 @@ def encode_missing(
         encoder: the teacher.
         shard_rows: rows per shard.
         done: counts what was encoded.
+        watch: look for new shards before each shard; every one of them is read.
         backwards: begin with the last shard, because another build has begun with the first.
         progress: receives the phase ``encode``.
 
@@ -156,7 +169,7 @@ def encode_missing(
         others = 0
         in_order = list(lacking.windows(shard_rows))
         for rows in reversed(in_order) if backwards else in_order:
-            others += sum(output.store.open_new() for output in outputs)
+            others += sum(output.store.open_new() for output in outputs) if watch else 0
             keys = lacking.keys(rows)
             if others and all((output.store.locate(keys) >= 0).all() for output in outputs):
                 progress.advance(len(rows))
@@ -227,7 +240,7 @@ def encode_texts(
     output = BuildOutput.open(cache, name, contract, options)
     distinct = list(dict.fromkeys(texts))
     keys = key_array(distinct)
-    missing = MissingRows(len(keys), output.store.locate(keys) < 0, [keys])
+    missing = MissingRows(len(keys), len(keys), output.store.locate(keys) < 0, [keys])
     if len(missing):
         register(cache, lazy)
         encode_missing(_TextList(distinct), [missing], [output], lazy.encoder, options.shard_rows, Encoded())

@@ -18,6 +18,7 @@ from embedcache.corpus.readers import ReadOptions, ReadReport, RowBatch, check_s
 from embedcache.corpus.sources import Source, corpus_name_of, find_sources
 from embedcache.corpus.store import store_corpus
 from embedcache.errors import InputError
+from embedcache.missing import KeyPart
 from embedcache.progress import Progress
 from embedcache.teacher.lazy import LazyTeacher
 from embedcache.teacher.options import EMBEDDING, EncodeOptions, TeacherOptions
@@ -39,6 +40,7 @@ class Job:
         unchanged: the corpus, where the cache has it and its sources have not changed since.
         report: counts of the rows read so far.
         teacher: the teacher; its contracts are known.
+        part: part of the texts to encode; None for all.
         planned: views, ready to make.
         remote: remote to fetch from.
     """
@@ -59,6 +61,7 @@ class Job:
         self.sources: Sequence[Source] = find_sources(sources)
         self.name = check_name(name or corpus_name_of(self.sources[0]))
         _check(encode)
+        self.part = None if encode.part is None else KeyPart.parse(encode.part)
         self.folder = Path(cache).expanduser()
         self.cache = _open(self.folder)
         self.report = ReadReport()
@@ -89,6 +92,11 @@ class Job:
             return None
         self.report.column = note.column
         return corpus
+
+    @property
+    def split_by(self) -> str:
+        """Option by which several processes share the work; empty where one does it all."""
+        return "part" if self.part is not None else ""
 
     def open_outputs(self, cache: Cache) -> list[BuildOutput]:
         """Open the store of each output in ``cache``; errors as :meth:`BuildOutput.open`."""
@@ -130,6 +138,7 @@ class Job:
             skipped=dict(texts[0].info.skipped),
             first_skipped=dict(self.report.first_skipped),
             not_asked=self.report.not_asked,
+            part=None if self.part is None else str(self.part),
             remote=None if self.remote is None else self.remote.url,
             **counts,
         )

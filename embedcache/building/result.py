@@ -78,6 +78,7 @@ class BuildResult:
         rows: rows of the corpus.
         texts: rows of the corpus and of each view that is encoded.
         distinct: distinct texts of the corpus and of each of these views.
+        wanted: those of them that the build is to have vectors of: all, or those of its part.
         encoded: texts the teacher encoded.
         outputs: rows of each output of the teacher, where they came from.
         truncated: encoded texts of which the teacher saw only the beginning.
@@ -89,6 +90,7 @@ class BuildResult:
         skipped: reason -> source rows left out.
         first_skipped: reason -> place of the first of them.
         not_asked: source rows left out by conditions on rows.
+        part: part of the texts that was asked for, such as ``1/3``; None for all.
         views: views that were made or found.
         remote: URL of the remote that was read.
         remote_bytes: bytes that came from it.
@@ -101,6 +103,7 @@ class BuildResult:
     rows: int
     texts: int
     distinct: int
+    wanted: int
     encoded: int
     outputs: tuple[OutputResult, ...]
     truncated: int = 0
@@ -112,6 +115,7 @@ class BuildResult:
     skipped: Mapping[str, int] = field(default_factory=dict)
     first_skipped: Mapping[str, str] = field(default_factory=dict)
     not_asked: int = 0
+    part: str | None = None
     views: tuple[ViewResult, ...] = ()
     remote: str | None = None
     remote_bytes: int = 0

@@ -77,6 +77,7 @@ def _texts(result: BuildResult) -> Iterator[tuple[str, object]]:
         yield f"view {view.name}", ", ".join([view.outcome, *counts])
     repeated = result.texts - result.distinct
     yield "distinct", f"{result.distinct:,}{f' ({repeated:,} duplicates)' if repeated else ''}"
+    yield "part", f"{result.part}: {result.wanted:,} distinct texts" if result.part else ""
 
 
 def _vectors(result: BuildResult) -> Iterator[tuple[str, object]]:

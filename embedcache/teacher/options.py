@@ -59,6 +59,7 @@ class EncodeOptions:
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps`` ...
         batch_tokens: tokens per forward batch; default: by device.
         threads: CPU threads; default: all cores.
+        part: ``I/N``: encode the I-th of N parts of the texts, which their keys fall into.
     """
 
     output: str = "embedding"
@@ -70,6 +71,7 @@ class EncodeOptions:
     device: str = "auto"
     batch_tokens: int | None = None
     threads: int | None = None
+    part: str | None = None
 
 
 def parse_outputs(text: str) -> tuple[str, ...]:
