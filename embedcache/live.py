@@ -14,7 +14,7 @@ from embedcache.store import Shard
 from embedcache.teacher.options import PROJECTION
 
 if TYPE_CHECKING:
-    from embedcache.teacher.encode import Encoder
+    from embedcache.teacher.windows import TextEncoder
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,9 @@ class Computing:
     threads: int | None = None
     trust_remote_code: bool = False
 
-    def encoder(self, contract: Contract, *, spec: str | Path, name: str, shards: Iterable[Shard]) -> Encoder:
+    def encoder(
+        self, contract: Contract, *, spec: str | Path, name: str, shards: Iterable[Shard]
+    ) -> TextEncoder:
         """Return an encoder of the teacher of a contract.
 
         Args:

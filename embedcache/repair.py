@@ -43,7 +43,7 @@ from embedcache.verify.files import first_line
 from embedcache.verify.rows import rows_without_vector
 
 if TYPE_CHECKING:
-    from embedcache.teacher.encode import Encoder
+    from embedcache.teacher.windows import TextEncoder
 
 MADE, ENCODED, MOVED = "made again", "encoded again", "moved aside"
 LOST, LEFT = "texts missing", "not repaired"
@@ -102,7 +102,7 @@ def repair(
     cache: str | Path,
     *,
     computing: Computing | None = None,
-    encoder: Encoder | None = None,
+    encoder: TextEncoder | None = None,
     dry_run: bool = False,
     progress: Progress = NO_PROGRESS,
 ) -> Repair:
@@ -128,7 +128,7 @@ def repair(
 
 class _Repairer:
     def __init__(
-        self, verifier: Verifier, computing: Computing, encoder: Encoder | None, *, dry_run: bool
+        self, verifier: Verifier, computing: Computing, encoder: TextEncoder | None, *, dry_run: bool
     ) -> None:
         self._verifier, self._computing, self._encoder, self._dry_run = verifier, computing, encoder, dry_run
         self._progress, self._texts = verifier.progress, verifier.texts
@@ -269,7 +269,7 @@ class _Repairer:
             self._move_aside(path)
 
     def _store(
-        self, contract: Contract, windows: Sequence[KeyArray], encoder: Encoder | None, codec: str | None
+        self, contract: Contract, windows: Sequence[KeyArray], encoder: TextEncoder | None, codec: str | None
     ) -> list[str]:
         """Encode and store what is planned; return the names of all shards and codebooks."""
         cache = Cache(self.folder)
@@ -287,7 +287,7 @@ class _Repairer:
         codebooks = (cache.teacher_folder(contract) / "codebooks").glob("[!.]*.npy")
         return [*cache.container(contract).names(), *(path.stem for path in codebooks)]
 
-    def _encode(self, encoder: Encoder, windows: Sequence[KeyArray]) -> Iterator[VectorBatch]:
+    def _encode(self, encoder: TextEncoder, windows: Sequence[KeyArray]) -> Iterator[VectorBatch]:
         """Yield the rows of each window."""
         texts = (cast("list[str]", find_texts(keys, self._texts)) for keys in windows)
         with closing(encoder.encode_windows(texts)) as results:
@@ -298,7 +298,7 @@ class _Repairer:
                 rest = encoded.tokens, encoded.truncated, encoder.provenance
                 yield VectorBatch(keys, encoded.vectors, *rest)
 
-    def _load(self, contract: Contract, shards: Sequence[Shard]) -> Encoder:
+    def _load(self, contract: Contract, shards: Sequence[Shard]) -> TextEncoder:
         """Return the encoder of a teacher, to compute as it did for some shards."""
         if self._encoder is None or self._encoder.teacher.contract != contract:
             known = self._known_as(contract)

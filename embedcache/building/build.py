@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from typing_extensions import Required, TypedDict, Unpack
 
     from embedcache.share.read_through import RemoteOptions
-    from embedcache.teacher.encode import Encoder
     from embedcache.teacher.lazy import LazyTeacher
     from embedcache.teacher.load import Teacher
+    from embedcache.teacher.windows import TextEncoder
 
     class BuildArguments(TypedDict, total=False):
         """Further arguments of :func:`build`."""
 
-        teacher: Required[str | Path | TeacherOptions | Teacher | Encoder]
+        teacher: Required[str | Path | TeacherOptions | Teacher | TextEncoder]
         cache: Required[str | Path]
         name: str | None
         read: ReadOptions
@@ -67,7 +67,7 @@ def build(sources: object, *, dry_run: Literal[True], **arguments: Unpack[BuildA
 def build(
     sources: object,
     *,
-    teacher: str | Path | TeacherOptions | Teacher | Encoder,
+    teacher: str | Path | TeacherOptions | Teacher | TextEncoder,
     cache: str | Path,
     name: str | None = None,
     read: ReadOptions = ReadOptions(),  # noqa: B008 - frozen

@@ -30,7 +30,7 @@ from embedcache.teacher.resolve import is_local, origin_of
 
 if TYPE_CHECKING:
     from embedcache.teacher.batching import EncodedTexts
-    from embedcache.teacher.encode import Encoder
+    from embedcache.teacher.windows import TextEncoder
 
 
 class Texts(Protocol):
@@ -131,7 +131,7 @@ def encode_missing(
     texts: Texts,
     missing: Sequence[MissingRows],
     outputs: Sequence[BuildOutput],
-    encoder: Encoder,
+    encoder: TextEncoder,
     shard_rows: int,
     done: Encoded,
     *,
@@ -225,7 +225,7 @@ class _TextList:
 
 
 def encode_texts(
-    cache: Cache, texts: Sequence[str], teacher: str | Path | TeacherOptions | Teacher | Encoder | None
+    cache: Cache, texts: Sequence[str], teacher: str | Path | TeacherOptions | Teacher | TextEncoder | None
 ) -> Vectors:
     """Return vectors of ``texts``, which join no corpus; see :meth:`Cache.encode`."""
     if teacher is None or teacher in [one.name for one in cache.teachers()]:

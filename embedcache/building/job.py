@@ -26,8 +26,8 @@ from embedcache.views.plan import ViewOptions
 
 if TYPE_CHECKING:
     from embedcache.share.read_through import ReadThrough, RemoteOptions
-    from embedcache.teacher.encode import Encoder
     from embedcache.teacher.load import Teacher
+    from embedcache.teacher.windows import TextEncoder
 
 
 class Job:
@@ -48,7 +48,7 @@ class Job:
     def __init__(
         self,
         sources: object,
-        teacher: str | Path | TeacherOptions | Teacher | Encoder,
+        teacher: str | Path | TeacherOptions | Teacher | TextEncoder,
         cache: str | Path,
         name: str | None,
         read: ReadOptions,

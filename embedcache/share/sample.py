@@ -27,7 +27,7 @@ from embedcache.teacher.resolve import ALIASES
 from embedcache.teacher.token_table import TokenTable
 
 if TYPE_CHECKING:
-    from embedcache.teacher.encode import Encoder
+    from embedcache.teacher.windows import TextEncoder
 
 SAMPLE = 100
 """Texts that are encoded again."""
@@ -68,7 +68,7 @@ def compare(
     came: ShardStore,
     own: ShardStore,
     corpora: Sequence[Corpus],
-    load: Callable[[], Encoder],
+    load: Callable[[], TextEncoder],
     *,
     table: Path | None = None,
     progress: Progress = NO_PROGRESS,
@@ -113,7 +113,7 @@ def compare(
     return SampleCheck(name, verdict, sampled, compared, message)
 
 
-def _has_table(encoder: Encoder, table: TokenTable) -> bool:
+def _has_table(encoder: TextEncoder, table: TokenTable) -> bool:
     """Return whether token embeddings are those of a teacher's model."""
     from embedcache.teacher.token_table import token_table_of
 
@@ -149,7 +149,7 @@ def _compare_own(came: ShardStore, own: ShardStore, generator: np.random.Generat
 
 def local_encoder(
     cache: Cache, teacher: CachedTeacher, came: ShardStore, computing: Computing | None = None
-) -> Encoder:
+) -> TextEncoder:
     """Return an encoder of a teacher whose model is on this machine; nothing is downloaded.
 
     A folder counts only if this machine has noted it, not because a remote names it.

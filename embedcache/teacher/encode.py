@@ -1,17 +1,15 @@
-"""Encoder: a teacher run over many texts, tokenised ahead, in token-budget batches, results in order.
+"""Encoder: a model run over many texts, tokenised ahead, in token-budget batches.
 
-Texts come in windows. While one window is in the forward pass, the next is tokenised and the one before is
-written by the caller. Batches within a window are formed by length, so padding is small. On a CPU each of
-several batches runs on one thread, which wastes less than splitting every small product over all cores. The
-same window always gives the same batches and the same vectors.
+Batches within a window are formed by length, so padding is small. On a CPU each of several batches runs on
+one thread, which wastes less than splitting every small product over all cores. The same window always gives
+the same batches and the same vectors.
 """
 
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,17 +23,15 @@ from embedcache.pairs import split_pair
 from embedcache.teacher.batching import EncodeCounts, EncodedTexts, token_budget_batches
 from embedcache.teacher.inference import prepare, resolve_compute_dtype
 from embedcache.teacher.tokenize import FastTokenizer, TokenizedTexts, fast_tokenizer
+from embedcache.teacher.windows import TextEncoder
 
 if TYPE_CHECKING:
     from embedcache.teacher.load import Teacher
 
 DEFAULT_BATCH_TOKENS = {"cpu": 2048, "cuda": 65536, "mps": 16384}
-_WINDOW = 16384
-_WINDOWS_AHEAD = 2
-_POLL_SECONDS = 0.2
 
 
-class Encoder:
+class Encoder(TextEncoder):
     """Teacher ready to encode.
 
     Args:
@@ -44,12 +40,6 @@ class Encoder:
         compute_dtype: ``auto``, ``float32``, ``bfloat16`` or ``float16``.
         batch_tokens: tokens per forward batch, padding counted; default: by device.
         threads: CPU threads for the forward pass; default: all cores.
-
-    Attributes:
-        teacher: the first teacher.
-        teachers: the teacher of each output, from left to right.
-        counts: work done so far.
-        streams: batches that run at once.
 
     Raises:
         InputError: if an argument is out of range, or the device cannot compute in the dtype.
@@ -98,53 +88,6 @@ class Encoder:
             "torch": torch.__version__,
             "transformers": transformers.__version__,
         }
-
-    def encode(self, texts: Sequence[str]) -> EncodedTexts:
-        """Encode texts at once; results in order."""
-        starts = range(0, max(1, len(texts)), _WINDOW)
-        parts = list(self.encode_windows(texts[start : start + _WINDOW] for start in starts))
-        return EncodedTexts(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-
-    def encode_windows(
-        self, windows: Iterable[Sequence[str]], on_wait: Callable[[], None] | None = None
-    ) -> Generator[EncodedTexts, None, None]:
-        """Encode windows of texts, working ahead.
-
-        Vectors may hold NaN or infinity; the caller checks, because it knows the rows' names.
-
-        Args:
-            windows: the texts, a window at a time.
-            on_wait: called a few times a second while a window is being encoded.
-
-        Yields:
-            The result of each window, in order.
-
-        Raises:
-            InputError: if a pair is given to a classifier taught on single texts, or the other way round.
-        """
-        source = iter(windows)
-        forward_pool = ThreadPoolExecutor(self.streams, "forward", initializer=self.start_stream)
-        tokenise_pool = ThreadPoolExecutor(1, "tokenise")
-        ahead: deque[Future[tuple[EncodedTexts, set[Future[tuple[int, int]]]]]] = deque()
-        try:
-            while True:
-                while len(ahead) < _WINDOWS_AHEAD and (texts := next(source, None)) is not None:
-                    ahead.append(tokenise_pool.submit(self._start_window, texts, forward_pool))
-                if not ahead:
-                    return
-                result, pending = ahead.popleft().result()
-                while pending:
-                    done, pending = wait(pending, timeout=_POLL_SECONDS, return_when=FIRST_EXCEPTION)
-                    for future in done:
-                        rows, tokens = future.result()
-                        self.counts.rows += rows
-                        self.counts.tokens += tokens
-                    if on_wait is not None:
-                        on_wait()
-                yield result
-        finally:
-            tokenise_pool.shutdown(cancel_futures=True)
-            forward_pool.shutdown(cancel_futures=True)
 
     def start_stream(self) -> None:
         """Prepare the calling thread for forward passes."""

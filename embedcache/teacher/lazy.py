@@ -23,7 +23,7 @@ from embedcache.teacher.options import EMBEDDING, LOGITS, EncodeOptions, Teacher
 from embedcache.teacher.resolve import ModelSource, resolve
 
 if TYPE_CHECKING:
-    from embedcache.teacher.encode import Encoder
+    from embedcache.teacher.windows import TextEncoder
 
 _LIBRARIES = ("embedcache", "sentence-transformers", "transformers")
 
@@ -46,7 +46,7 @@ class LazyTeacher:
 
     def __init__(
         self,
-        teacher: str | Path | TeacherOptions | Teacher | Encoder,
+        teacher: str | Path | TeacherOptions | Teacher | TextEncoder,
         encode: EncodeOptions,
         derived: Path | None = None,
     ) -> None:
@@ -65,7 +65,7 @@ class LazyTeacher:
                 raise InputError(f"the encoder gives {', '.join(found)}, not {', '.join(self._outputs)}")
 
     @cached_property
-    def encoder(self) -> Encoder:
+    def encoder(self) -> TextEncoder:
         """Teacher ready to encode; it is loaded at the first access.
 
         Raises:
@@ -104,7 +104,7 @@ class LazyTeacher:
                 write_sealed_json(derived / self._note, value)
 
 
-def columns_of(encoder: Encoder, contract: Contract) -> slice:
+def columns_of(encoder: TextEncoder, contract: Contract) -> slice:
     """Return the columns of an encoder's rows that hold the output of ``contract``.
 
     Raises:
