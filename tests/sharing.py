@@ -92,7 +92,7 @@ def manifests_of(remote: str | Path) -> list[dict[str, Any]]:
 
 def digests_of(remote: str | Path) -> list[str]:
     """Return the digests of the manifests of a remote, in the order they were written."""
-    return [path.name[-69:-5] for path in _written(remote)]
+    return [digest_in(path.name) for path in _written(remote)]
 
 
 def _written(remote: str | Path) -> list[Path]:
@@ -101,9 +101,8 @@ def _written(remote: str | Path) -> list[Path]:
 
 def listed_by(remote: str | Path) -> dict[str, int]:
     """Return what the manifests of a remote list: sha256 -> bytes; key lists included."""
-    files = [file for manifest in manifests_of(remote) for file in manifest["files"]]
-    keys = {file["keys"]: 16 * file["rows"] for file in files if file.get("keys")}
-    return {file["sha256"]: file["bytes"] for file in files} | keys
+    manifests = [parse_manifest(path.name, path.read_bytes()) for path in _written(remote)]
+    return {sha256: size for manifest in manifests for sha256, size in manifest.objects().items()}
 
 
 def assert_objects_whole(remote: Path) -> set[str]:
@@ -140,7 +139,7 @@ def put_manifest(remote: str | Path, value: object, when: str = WHEN, *, alone: 
     data = value if isinstance(value, bytes) else canonical_json(value)
     name = manifest_name(data, when)
     (folder / name).write_bytes(data)
-    return name[-69:-5]
+    return digest_in(name)
 
 
 def put_object(remote: str | Path, data: bytes) -> str:

@@ -12,14 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from damage import flip_middle
-from sharing import (
-    TEXTS,
-    content,
-    listed_by,
-    make_cache,
-    manifests_of,
-    objects_in,
-)
+from sharing import TEXTS, content, make_cache, manifests_of, objects_in
 
 from embedcache.cache import Cache
 from embedcache.errors import ContractMismatchError, EmbedCacheError, InputError, StorageError
@@ -33,7 +26,24 @@ from embedcache.verify import verify
 from embedcache.views.plan import ViewOptions
 
 CROP = ViewOptions(("crop",), embed=("crop",))
-CONTRACT = fake_teacher(8).contract
+FAKE, TWO = fake_teacher(8), fake_teacher(8, name="two", seed=2)
+
+
+@pytest.fixture(scope="module")
+def ann(tmp_path_factory: pytest.TempPathFactory) -> Cache:
+    """Return a cache of two corpora, one of them with a view and with vectors of two teachers; read it."""
+    folder = tmp_path_factory.mktemp("ann") / "cache"
+    make_cache(folder, TEXTS[:80], name="plain")
+    make_cache(folder, TEXTS[80:200], name="rich", views=CROP)
+    return make_cache(folder, TEXTS[80:200], name="rich", teacher=TWO)
+
+
+@pytest.fixture(scope="module")
+def team(ann: Cache, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return a remote that Ann's cache was pushed to; pull from it."""
+    remote = str(tmp_path_factory.mktemp("team") / "remote")
+    push(ann.folder, remote)
+    return remote
 
 
 @pytest.fixture
@@ -42,109 +52,73 @@ def remote(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def fetched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that gets the digest of every object that is fetched."""
-    fetched: list[str] = []
+    digests: list[str] = []
     fetch = Remote.fetch
 
-    def noted(self: Remote, sha256: str, size: int, target: Path, on_bytes: Any = None) -> None:
-        fetch(self, sha256, size, target, on_bytes)
-        fetched.append(sha256)
+    def noted(self: Remote, sha256: str, *arguments: Any) -> None:
+        fetch(self, sha256, *arguments)
+        digests.append(sha256)
 
     monkeypatch.setattr(Remote, "fetch", noted)
-    return fetched
+    return digests
 
 
-def two_names(cache: Cache) -> None:
-    cache.register_teacher("second", CONTRACT, {"spec": "elsewhere"})
-
-
-def token_table(cache: Cache) -> None:
-    table = TokenTable(np.ones((2, 4), np.float32), ("a", "b"))
-    table.write(table_path(cache.folder, CONTRACT), CONTRACT)
-
-
-def projection(cache: Cache) -> None:
-    matrix = np.eye(8, dtype=np.float32)[:4]
-    derived = write_derived(cache, cache.teacher("fake"), "small", matrix, "test")
-    extend(cache, derived, cache.corpus())
-
-
-# Round trips
-
-
-@pytest.mark.parametrize(
-    ("settings", "more"),
-    [
-        ({"codec": "float32"}, None),
-        ({"codec": "int8"}, None),
-        ({"codec": "pq", "shard_rows": 260}, None),
-        ({"store": "lmdb"}, None),
-        ({"views": CROP}, None),
-        ({}, token_table),
-        ({}, projection),
-        ({}, two_names),
-    ],
-    ids=["float32", "int8", "pq", "lmdb", "views", "token table", "projection", "two names"],
-)
-def test_everything_of_a_cache_arrives_and_nothing_twice(
-    tmp_path: Path, remote: str, counted: list[str], settings: Any, more: Any
+def test_everything_arrives_and_nothing_is_sent_or_fetched_twice(
+    tmp_path: Path, remote: str, fetched: list[str]
 ) -> None:
-    mine = make_cache(tmp_path / "mine", sentences(300), **settings)
-    if more is not None:
-        more(mine)
-    push(mine.folder, remote)
-    done = pull(tmp_path / "theirs", remote)
+    texts = sentences(300)
+    mine = make_cache(tmp_path / "mine", texts, views=CROP)
+    make_cache(mine.folder, texts, teacher=TWO, codec="pq", shard_rows=300, store="lmdb")
+    mine.register_teacher("second", FAKE.contract, {"spec": "elsewhere"})
+    table = TokenTable(np.ones((2, 4), np.float32), ("a", "b"))
+    table.write(table_path(mine.folder, FAKE.contract), FAKE.contract)
+    projected = write_derived(mine, mine.teacher("fake"), "small", np.eye(8, dtype=np.float32)[:4], "test")
+    extend(mine, projected, mine.corpus())
+    first = push(mine.folder, remote)
+    assert first.sent == len(objects_in(remote))
+    pull(tmp_path / "theirs", remote)
     assert content(tmp_path / "theirs") == content(mine.folder)
-    assert done.vectors["fake"] >= 300
-    assert done.corpora == ["corpus"]
     assert not verify(tmp_path / "theirs").damage
-    counted.clear()
-    done = pull(tmp_path / "theirs", remote)
-    assert (done.files, done.bytes, counted) == (0, 0, [])
+    fetched.clear()
+    for folder in (mine.folder, tmp_path / "theirs"):
+        again = push(folder, remote)
+        assert (again.sent, again.files, again.manifest, again.present) == (0, 0, "", first.sent)
+        assert (pull(folder, remote).files, fetched) == (0, [])
 
 
-def test_shards_enter_the_store_that_the_cache_has(tmp_path: Path, remote: str) -> None:
-    push(make_cache(tmp_path / "mine").folder, remote)
-    theirs = make_cache(tmp_path / "theirs", TEXTS[120:], name="other", store="lmdb")
-    pull(theirs.folder, remote)
-    store = Cache(theirs.folder).store(CONTRACT)
-    assert store.kind == "lmdb"
-    assert len(store) == 240
-    assert np.array_equal(Cache(theirs.folder).lookup(TEXTS[:9]), Cache(tmp_path / "mine").lookup(TEXTS[:9]))
+def test_shards_enter_the_store_that_the_cache_has(tmp_path: Path, team: str, ann: Cache) -> None:
+    theirs = make_cache(tmp_path / "theirs", TEXTS[200:], name="other", store="lmdb")
+    pull(theirs.folder, team)
+    theirs = Cache(theirs.folder)
+    assert theirs.store(FAKE.contract).kind == "lmdb"
+    assert np.array_equal(theirs.lookup(TEXTS[:80], "fake"), ann.lookup(TEXTS[:80], "fake"))
     assert not verify(theirs.folder).damage
 
 
 # Pushing
 
 
-def test_manifests_are_deltas_and_nothing_is_sent_twice(tmp_path: Path, remote: str) -> None:
+def test_manifests_are_deltas(tmp_path: Path, remote: str) -> None:
     mine = make_cache(tmp_path / "mine", TEXTS[:80])
-    first = push(mine.folder, remote, by="Ann", message="first", licence="CC0")
-    assert first.sent == len(objects_in(remote)) == len(listed_by(remote))
-    again = push(mine.folder, remote)
-    assert (again.sent, again.files, again.manifest) == (0, 0, "")
-    assert again.present == first.sent
+    push(mine.folder, remote)
     make_cache(mine.folder, TEXTS[80:120], name="more")
     push(mine.folder, remote)
     one, two = manifests_of(remote)
-    assert (one["by"], one["message"], one["licence"]) == ("Ann", "first", "CC0")
-    shards = [{f["path"] for f in manifest["files"] if f.get("rows")} for manifest in (one, two)]
-    assert len(shards[0]) == 2
-    assert len(shards[1]) == 1
+    shards = [{file["path"] for file in manifest["files"] if "rows" in file} for manifest in (one, two)]
+    assert [len(paths) for paths in shards] == [2, 1]
     assert not shards[0] & shards[1]
     assert [card["name"] for card in two["corpora"]] == ["more"]
     assert two["teachers"][0]["rows"] == 40
 
 
-@pytest.mark.parametrize("harm", ["missing", "truncated"])
-def test_the_next_push_heals_a_missing_or_truncated_object(tmp_path: Path, remote: str, harm: str) -> None:
+def test_the_next_push_heals_missing_and_cut_objects(tmp_path: Path, remote: str) -> None:
     mine = make_cache(tmp_path / "mine")
-    push(mine.folder, remote)
-    for path in objects_in(remote).values():
-        path.unlink() if harm == "missing" else os.truncate(path, 3)
-    assert len((missing := verify_remote(remote)).missing) + len(missing.damaged) == missing.objects
-    assert push(mine.folder, remote).sent == missing.objects
+    sent = push(mine.folder, remote).sent
+    for number, path in enumerate(objects_in(remote).values()):
+        path.unlink() if number % 2 else os.truncate(path, 3)
+    assert push(mine.folder, remote).sent == sent
     assert verify_remote(remote).is_sound
     assert len(manifests_of(remote)) == 1
 
@@ -159,28 +133,25 @@ def test_damaged_files_are_not_pushed(tmp_path: Path, remote: str, pattern: str)
     assert manifests_of(remote) == []
 
 
-# Pulling again, interrupted, and several versions
-
-
 def test_more_files_than_a_manifest_lists_are_refused_and_nothing_is_sent(
-    tmp_path: Path, remote: str, monkeypatch: pytest.MonkeyPatch
+    ann: Cache, remote: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache = make_cache(tmp_path / "a", TEXTS[:40])
     monkeypatch.setattr(import_module("embedcache.share.push"), "MOST_MANIFEST_BYTES", 1000)
     with pytest.raises(InputError, match="manifest"):
-        push(cache.folder, remote)
+        push(ann.folder, remote)
     assert objects_in(remote) == {}
 
 
+# Pulling
+
+
 def test_an_interrupted_pull_goes_on(
-    tmp_path: Path, remote: str, counted: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, ann: Cache, team: str, fetched: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine = make_cache(tmp_path / "mine")
-    push(mine.folder, remote)
     fetch = Remote.fetch
 
     def failing(self: Remote, *arguments: Any) -> None:
-        if len(counted) > 2:
+        if len(fetched) > 2:
             raise KeyboardInterrupt
         fetch(self, *arguments)
 
@@ -188,50 +159,37 @@ def test_an_interrupted_pull_goes_on(
         patch.setattr(Remote, "fetch", failing)
         patch.setattr("embedcache.share.remote.JOBS", 1)
         with pytest.raises(KeyboardInterrupt):
-            pull(tmp_path / "theirs", remote)
+            pull(tmp_path / "theirs", team)
     assert set(content(tmp_path / "theirs")) == {"cache.json"}
-    pull(tmp_path / "theirs", remote)
-    assert len(counted) == len({*counted}) > 3
-    assert content(tmp_path / "theirs") == content(mine.folder)
+    pull(tmp_path / "theirs", team)
+    assert len(fetched) == len({*fetched}) > 3
+    assert content(tmp_path / "theirs") == content(ann.folder)
     assert not (tmp_path / "theirs" / "derived" / "incoming").exists()
 
 
-@pytest.fixture
-def versions(tmp_path: Path, remote: str) -> tuple[Cache, Cache]:
-    """Return two caches, older and newer, that have pushed other rows under one corpus name."""
+def test_versions_of_a_corpus_are_chosen_by_digest_and_none_replaces_ones_own(
+    tmp_path: Path, remote: str
+) -> None:
     old, new = make_cache(tmp_path / "old", TEXTS[:60]), make_cache(tmp_path / "new", TEXTS[40:100])
     push(old.folder, remote)
     push(new.folder, remote, clock=lambda: time.time() + 60)
-    return old, new
-
-
-def test_a_version_of_a_corpus_is_chosen_by_its_digest(
-    tmp_path: Path, remote: str, versions: tuple[Cache, Cache]
-) -> None:
-    old, new = (cache.corpus().info.digest for cache in versions)
-    for asked, digest in (("corpus", new), (f"corpus@{old[:8]}", old), (f"corpus@{new}", new)):
-        place = tmp_path / asked[:15]
-        pull(place, remote, Selection(corpora=[asked]))
-        assert Cache(place).corpus().info.digest == digest
-        assert not verify(place).damage
-    with pytest.raises(InputError, match=old[:12]):
-        pull(tmp_path / "x", remote, Selection(corpora=["corpus@000000"]))
-
-
-def test_a_corpus_name_that_the_cache_has_is_left_alone(
-    tmp_path: Path, remote: str, versions: tuple[Cache, Cache]
-) -> None:
-    # Mine is one of the versions, so there is no clash.
-    assert pull(versions[0].folder, remote).left_out == []
-    assert versions[0].corpus().texts()[0] == TEXTS[0]
+    first, second = old.corpus().info.digest, new.corpus().info.digest
+    for number, (asked, digest) in enumerate(
+        (("corpus", second), (f"corpus@{first[:8]}", first), (f"corpus@{second}", second))
+    ):
+        pull(tmp_path / str(number), remote, Selection(corpora=[asked]))
+        assert Cache(tmp_path / str(number)).corpus().info.digest == digest
+        assert not verify(tmp_path / str(number)).damage
+    with pytest.raises(InputError, match=first[:12]):
+        pull(tmp_path / "none", remote, Selection(corpora=["corpus@000000"]))
+    # The old one is one of the versions, so there is no clash.
+    assert pull(old.folder, remote).left_out == []
+    assert old.corpus().info.digest == first
     other = make_cache(tmp_path / "other", TEXTS[200:])
     before = content(other.folder)
     done = pull(other.folder, remote)
-    assert len(done.left_out) == 1
-    assert "'corpus'" in done.left_out[0]
-    assert done.vectors["fake"] > 0
-    after = content(other.folder)
-    assert {path: after[path] for path in before} == before
+    assert (len(done.left_out), done.vectors["fake"] > 0) == (1, True)
+    assert before.items() <= content(other.folder).items()
     with pytest.raises(InputError, match="'corpus'"):
         pull(other.folder, remote, Selection(corpora=["corpus"]))
 
@@ -253,152 +211,128 @@ def test_a_contract_clash_names_the_field_and_both_values(tmp_path: Path, remote
     assert Cache(tmp_path / "new").teacher("fake").contract == other.contract
 
 
+@pytest.mark.parametrize("taken", ["corpus", "teacher"])
+def test_what_a_build_makes_during_a_pull_is_not_replaced(
+    tmp_path: Path, remote: str, taken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(make_cache(tmp_path / "mine").folder, remote)
+    theirs, admit, built = tmp_path / "theirs", Incoming.admit, dict[str, str]()
+
+    def late(incoming: Incoming, *arguments: Any) -> Any:
+        other = fake_teacher(8, seed=1) if taken == "teacher" else FAKE
+        make_cache(theirs, TEXTS[:30], teacher=other, name="corpus" if taken == "corpus" else "own")
+        built.update(content(theirs))
+        return admit(incoming, *arguments)
+
+    monkeypatch.setattr(Incoming, "admit", late)
+    with pytest.raises((InputError, ContractMismatchError)):
+        pull(theirs, remote)
+    assert content(theirs) == built != {}
+
+
 # Selections
 
 
-def test_chosen_teachers_or_texts_come_alone(tmp_path: Path, remote: str) -> None:
-    mine = make_cache(tmp_path / "mine", TEXTS[:40])
-    make_cache(mine.folder, TEXTS[40:80], name="other", teacher=fake_teacher(8, name="two", seed=2))
-    some = Selection(teachers=["two"], corpora=["other"])
-    push(mine.folder, remote, some)
-    pull(tmp_path / "pushed", remote)
-    push(mine.folder, remote)
-    pull(tmp_path / "pulled", remote, some)
-    pull(tmp_path / "vectors", remote, Selection(text=False))
-    for place, teachers, corpora in (
-        ("pushed", ["two"], ["other"]),
-        ("pulled", ["two"], ["other"]),
-        ("vectors", ["fake", "two"], []),
+@pytest.mark.parametrize("act", ["push", "pull"])
+def test_chosen_teachers_or_texts_come_alone(act: str, tmp_path: Path, ann: Cache, team: str) -> None:
+    for number, (selection, teachers, corpora) in enumerate(
+        [
+            (Selection(teachers=["two"], corpora=["plain"]), ["two"], ["plain"]),
+            (Selection(text=False), ["fake", "two"], []),
+        ]
     ):
-        theirs = Cache(tmp_path / place)
-        assert ([one.name for one in theirs.teachers()], theirs.corpus_names()) == (teachers, corpora)
-    for wrong in (Selection(teachers=["none"]), Selection(corpora=["none"])):
-        for act, folder in ((push, mine.folder), (pull, tmp_path / "c")):
-            with pytest.raises(InputError, match="none"):
-                act(folder, remote, wrong)
+        source, theirs = team, tmp_path / f"cache{number}"
+        if act == "push":
+            source = str(tmp_path / f"remote{number}")
+            push(ann.folder, source, selection)
+        pull(theirs, source, selection if act == "pull" else None)
+        found = Cache(theirs)
+        # Of a pull, vectors are those of the chosen texts.
+        assert found.corpus_names() == corpora
+        assert [one.name for one in found.teachers()] == teachers
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"text": False, "corpora": ["a"]},
+        {"text": False, "corpora": ["rich"]},
         {"where": "row < 3"},
-        {"where": "row < 3", "corpora": ["a", "b"]},
+        {"where": "row < 3", "corpora": ["plain", "rich"]},
+        {"where": "row > 9999", "corpora": ["rich"]},
+        {"where": "nonsense =", "corpora": ["rich"]},
         {"corpora": ["../a"]},
         {"corpora": ["a@x"]},
+        {"corpora": ["none"]},
+        {"teachers": ["none"]},
     ],
 )
-def test_selections_that_contradict_themselves_are_refused(wrong: Any) -> None:
+def test_a_selection_that_cannot_be_is_refused(wrong: Any, tmp_path: Path, ann: Cache, team: str) -> None:
     with pytest.raises(InputError):
-        Selection(**wrong)
+        pull(tmp_path / "cache", team, Selection(**wrong))
+    with pytest.raises(InputError):
+        push(ann.folder, str(tmp_path / "remote"), Selection(**wrong))
+    assert set(content(tmp_path / "cache")) <= {"cache.json"}
+    assert not (tmp_path / "remote").exists()
 
 
 def test_a_chosen_corpus_fetches_the_shards_of_its_texts_alone(
-    tmp_path: Path, remote: str, counted: list[str]
+    tmp_path: Path, ann: Cache, team: str, fetched: list[str]
 ) -> None:
-    mine = make_cache(tmp_path / "mine", TEXTS[:80], name="one")
-    make_cache(mine.folder, TEXTS[80:200], name="two", views=CROP)
-    push(mine.folder, remote)
-    done = pull(tmp_path / "theirs", remote, Selection(corpora=["one"]))
-    assert done.vectors == {"fake": 80}
+    assert pull(tmp_path / "theirs", team, Selection(corpora=["plain"])).vectors == {"fake": 80}
     theirs = Cache(tmp_path / "theirs")
-    assert theirs.corpus_names() == ["one"]
-    assert len(theirs.store(CONTRACT)) == 80
+    assert theirs.corpus_names() == ["plain"]
+    have = {shard.name for shard in theirs.store(FAKE.contract).shards}
     # Asked for again with more, what is there is not fetched again.
-    have = {shard.name for shard in theirs.store(CONTRACT).shards}
-    counted.clear()
-    assert pull(theirs.folder, remote).vectors["fake"] >= 120
-    assert not have & set(counted)
-    assert content(theirs.folder) == content(mine.folder)
+    fetched.clear()
+    assert pull(theirs.folder, team).vectors["fake"] >= 120
+    assert not have & set(fetched)
+    assert content(theirs.folder) == content(ann.folder)
 
 
-@pytest.mark.parametrize(("where", "rows"), [("row < 10", slice(10)), ("row >= 50", slice(50, 120))])
-def test_a_part_of_a_corpus_with_its_views_and_vectors(
-    tmp_path: Path, remote: str, where: str, rows: slice
-) -> None:
-    mine = make_cache(tmp_path / "mine", views=CROP)
-    push(mine.folder, remote)
-    selection = Selection(corpora=["corpus"], where=where)
-    done = pull(tmp_path / "theirs", remote, selection)
-    theirs = Cache(tmp_path / "theirs")
+def test_a_part_of_a_corpus_comes_with_its_views_and_vectors(tmp_path: Path, ann: Cache, team: str) -> None:
+    selection = Selection(corpora=["rich"], where="row >= 50")
+    done = pull(tmp_path / "theirs", team, selection)
+    theirs, whole = Cache(tmp_path / "theirs"), ann.corpus("rich")
     (name,) = theirs.corpus_names()
     part = theirs.corpus(name)
-    assert name != "corpus"
-    assert part.texts() == TEXTS[rows]
-    assert part.view("crop").texts() == mine.corpus().view("crop").texts()[rows]
+    assert name != "rich"
+    assert part.texts() == whole.texts()[50:]
+    assert part.view("crop").texts() == whole.view("crop").texts()[50:]
     for texts in (part.texts(), part.view("crop").texts()):
-        assert np.array_equal(theirs.lookup(texts), mine.lookup(texts))
-    assert done.vectors["fake"] < len(mine.store(CONTRACT))
+        assert np.array_equal(theirs.lookup(texts, "fake"), ann.lookup(texts, "fake"))
+    assert done.vectors["fake"] < len(ann.store(FAKE.contract))
     assert not verify(theirs.folder).damage
-    assert pull(theirs.folder, remote, selection).files == 0
-
-
-@pytest.mark.parametrize("where", ["row > 9999", "nonsense ="])
-def test_no_row_or_no_condition_is_refused(tmp_path: Path, remote: str, where: str) -> None:
-    push(make_cache(tmp_path / "mine").folder, remote)
-    with pytest.raises(InputError):
-        pull(tmp_path / "theirs", remote, Selection(corpora=["corpus"], where=where))
-    assert set(content(tmp_path / "theirs")) == {"cache.json"}
+    assert pull(theirs.folder, team, selection).files == 0
 
 
 def test_views_that_were_made_later_come_to_a_corpus_that_is_here(tmp_path: Path, remote: str) -> None:
     mine = make_cache(tmp_path / "mine")
-    push(mine.folder, remote)
-    pull(tmp_path / "theirs", remote)
-    make_cache(mine.folder, views=CROP)
-    push(mine.folder, remote)
-    pull(tmp_path / "theirs", remote)
-    assert content(tmp_path / "theirs") == content(mine.folder)
+    for views in ((), CROP):
+        make_cache(mine.folder, views=views)
+        push(mine.folder, remote)
+        pull(tmp_path / "theirs", remote)
+        assert content(tmp_path / "theirs") == content(mine.folder)
     assert not verify(tmp_path / "theirs").damage
 
 
 # Limits
 
 
-def test_more_than_max_bytes_is_refused_before_it_is_fetched(
-    tmp_path: Path, remote: str, counted: list[str]
+def test_more_than_max_bytes_or_the_disk_has_is_refused_before_it_is_fetched(
+    tmp_path: Path, team: str, fetched: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    push(make_cache(tmp_path / "mine").folder, remote)
-    size = pull(tmp_path / "theirs", remote, dry_run=True).bytes
-    assert not (tmp_path / "theirs").exists()
-    with pytest.raises(InputError, match="max_bytes"):
-        pull(tmp_path / "theirs", remote, max_bytes=size - 1)
-    with pytest.raises(InputError, match="max_bytes"):
-        pull(tmp_path / "theirs", remote, Selection(corpora=["corpus"]), max_bytes=1000)
-    assert counted == []
-    assert pull(tmp_path / "theirs", remote, max_bytes=size).bytes == size
+    mine = tmp_path / "mine"
+    size = pull(mine, team, dry_run=True).bytes
+    assert not mine.exists()
+    for selection, limit in ((None, size - 1), (Selection(corpora=["plain"]), 1000)):
+        with pytest.raises(InputError, match="max_bytes"):
+            pull(mine, team, selection, max_bytes=limit)
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
+        with pytest.raises(StorageError, match="1,000 bytes are free"):
+            pull(mine, team)
+    assert fetched == []
+    assert pull(mine, team, max_bytes=size).bytes == size
     # Key lists count as well.
     with pytest.raises(InputError, match="max_bytes"):
-        pull(tmp_path / "others", remote, Selection(corpora=["corpus"]), max_bytes=size)
-
-
-def test_a_disk_without_room_is_an_error_before_anything_is_fetched(
-    tmp_path: Path, remote: str, counted: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    push(make_cache(tmp_path / "mine").folder, remote)
-    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
-    with pytest.raises(StorageError, match="1,000 bytes are free"):
-        pull(tmp_path / "theirs", remote)
-    assert counted == []
-
-
-@pytest.mark.parametrize("taken", ["corpus", "teacher"])
-def test_what_a_build_makes_during_a_pull_is_not_replaced(
-    tmp_path: Path, remote: str, taken: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    push(make_cache(tmp_path / "mine").folder, remote)
-    theirs, admit = tmp_path / "theirs", Incoming.admit
-
-    def late(incoming: Incoming, *arguments: Any) -> None:
-        other = fake_teacher(8, seed=1) if taken == "teacher" else fake_teacher(8)
-        make_cache(theirs, TEXTS[:30], teacher=other, name="corpus" if taken == "corpus" else "own")
-        before = content(theirs)
-        with pytest.raises((InputError, ContractMismatchError)) as refused:
-            admit(incoming, *arguments)
-        assert content(theirs) == before
-        raise refused.value
-
-    monkeypatch.setattr(Incoming, "admit", late)
-    with pytest.raises((InputError, ContractMismatchError)):
-        pull(theirs, remote)
-    assert len(Cache(theirs).lookup(TEXTS[:30])) == 30
+        pull(tmp_path / "others", team, Selection(corpora=["plain", "rich"]), max_bytes=size)
