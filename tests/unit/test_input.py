@@ -60,7 +60,7 @@ PACKED = [*((kind, "") for kind in ENDINGS), *((kind, codec) for kind in LINES f
 
 
 @pytest.mark.parametrize(("kind", "codec"), PACKED)
-def test_every_format_gives_the_same_rows(tmp_path: Path, kind: str, codec: str) -> None:
+def test_every_format_gives_the_same_rows(tmp_path: Path, monkeypatch: Any, kind: str, codec: str) -> None:
     data = packed(encoded(kind, rows_of(TEXTS)), codec)
     # Compression is found without its ending as well.
     for name in {f"rows{ENDINGS[kind].upper()}", f"rows{ENDINGS[kind]}{f'.{codec}' if codec else ''}"}:
@@ -68,6 +68,9 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, kind: str, codec: str)
         assert texts == TEXTS
         assert not report.skipped
         assert (report.column, report.example) == (None if kind == "text" else "text", TEXTS[0])
+    if kind in LINES:
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
+        assert read("-", format=None if kind == "text" else kind)[0] == TEXTS
 
 
 @pytest.mark.parametrize("kind", WITH_COLUMNS)
@@ -102,13 +105,6 @@ def test_batches_are_full_across_files_of_any_format_in_the_order_named(tmp_path
     assert batches[0].ids is batches[0].labels is None
 
 
-@pytest.mark.parametrize(("kind", "codec"), [(kind, codec) for kind, codec in PACKED if kind in LINES])
-def test_standard_input_is_read_as_any_format_of_lines(monkeypatch: Any, kind: str, codec: str) -> None:
-    buffer = io.BytesIO(packed(encoded(kind, rows_of(TEXTS)), codec))
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=buffer))
-    assert read("-", format=None if kind == "text" else kind)[0] == TEXTS
-
-
 # --- what is kept, skipped, or an error ------------------------------------------------------------------
 
 TRIMMED = ["first", " \tsecond \ufeff", "\rlast\r"]
@@ -121,27 +117,21 @@ GOOD = {
 SKIPPED = [
     ("txt", b" \t\n", "empty"),
     ("txt", b"bad \xff\n", "invalid utf-8"),
-    ("txt", b"\xed\xa0\x80", "invalid utf-8"),
     ("txt", b"nul\0\n", "nul byte"),
     ("txt", b"a\x1fb\n", "pair separator"),
     ("jsonl", b'{"text": "cut\n', "malformed json"),
-    ("jsonl", b'["text"]\n', "malformed json"),
     ("jsonl", b"[" * 100_000, "malformed json"),
-    ("jsonl", b"\n", "empty"),
     ("jsonl", b'{"text": null}\n', "null"),
     ("jsonl", b'{"text": ["a"]}\n', "not a string"),
     ("jsonl", b'{"n": 2}\n', "missing column"),
     ("jsonl", b'{"text": "a\\u0000b"}\n', "nul byte"),
     ("jsonl", b'{"text": "half \\ud83d"}\n', "invalid utf-8"),
     ("csv", b",2\n", "empty"),
-    ("csv", b"\r\n", "empty"),
-    ("csv", b"\xe9,3\n", "invalid utf-8"),
     ("csv", b'"a" b,4\n', "malformed csv"),
     ("csv", b"c,d,e\n", "wrong number of columns"),
     ("csv", b"last", "wrong number of columns"),
     ("tsv", b"a\rb\t1\n", "malformed csv"),
     ("tsv", b"\xe9\t1\n", "invalid utf-8"),
-    ("tsv", b"c\td\te\n", "wrong number of columns"),
 ]
 
 
@@ -218,18 +208,14 @@ def damaged(kind: str, codec: str, share: float) -> bytes:
 EURO = b"id;text;label\n1;Some text;0\n"
 REFUSED: list[tuple[str, bytes, dict[str, Any], str]] = [
     ("empty.txt", b"", {}, "empty"),
-    ("empty.parquet", b"", {}, "parquet"),
     ("header.csv", b"text\n", {}, "header"),
     ("blank.txt", b"\n\xff\n\n", {}, r"2 empty .*, 1 invalid utf-8 \(first at .*:2\)"),
     ("list.jsonl", b'[{"text": "a"}]\n', {}, "JSON object"),
     ("rows.json", b"[]", {}, "format"),
     ("rows.txt", b"a\n", {"format": "xml"}, "unknown format"),
     ("rows.txt", encoded("parquet", rows_of(["a"])), {}, "PAR1"),
-    ("rows.csv", "text\n".encode("utf-16"), {}, "binary data"),
-    ("rows.txt", gzip.compress(gzip.compress(b"a\n", mtime=0), mtime=0), {}, "binary data"),
     ("rows.jsonl", np.random.default_rng(0).bytes(3000), {}, "binary data"),
     ("rows.txt.gz", b"plain\n", {}, "gz"),
-    ("header.csv", b"t\xe9xt\na\n", {}, "header"),
     ("open.csv", b'id,text\n1,a\n2,"open\n3,c\n4,d\n', {}, r"open\.csv:3: .*quote"),
     ("twice.csv", b"text,text\na,b\n", {}, "2 columns"),
     ("labels.jsonl", b'{"text": "t", "y": 1}\n{"text": "t", "y": "b"}\n', {"label_column": "y"}, ":2: label"),
@@ -237,10 +223,9 @@ REFUSED: list[tuple[str, bytes, dict[str, Any], str]] = [
     *((f"cut.{codec}", damaged("text", codec, share), {"format": "text"}, "cannot be read")
       for codec in ("gz", "zst") for share in (0.1, 0.99)),
     *((f"cut.{kind}", damaged(kind, "", share), {}, "cannot be read")
-      for kind in ("parquet", "arrow") for share in (0.01, 0.5, 0.999)),
+      for kind in ("parquet", "arrow") for share in (0.01, 0.999)),
     # Fields that the ending does not promise, texts with commas, and no header.
     ("euro.csv", EURO, {}, "id;text;label.*delimiter semicolon"),
-    ("euro.csv", EURO, {"text_column": "text"}, "delimiter semicolon"),
     ("rows.csv", b"text\na\n", {"delimiter": "::"}, "delimiter"),
     ("rows.txt", b"a\n", {"delimiter": ";"}, "format csv"),
     ("commas.csv", b"text\n" + b"One, two.\n" * 3 + b"Three.\n" * 90, {}, r"commas\.csv:2: 2 fields"),
@@ -284,29 +269,25 @@ def test_text_with_a_few_control_characters_is_text(tmp_path: Path) -> None:
 # --- columns, conditions, pairs --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", WITH_COLUMNS)
-def test_a_missing_column_names_those_found(tmp_path: Path, kind: str) -> None:
-    path = put(tmp_path, f"rows{ENDINGS[kind]}", encoded(kind, rows_of(TEXTS)))
-    options = [("text_column", ReadOptions("nope")), ("id_column", ReadOptions("text", "nope"))]
-    options += [("label_column", ReadOptions("text", label_column="nope"))]
-    options += [("text2_column", ReadOptions("text", text2_column="nope"))]
-    options += [("rows", ReadOptions("text", rows=("nope=1",)))]
-    for option, asked in options:
+@pytest.mark.parametrize("option", ["text_column", "id_column", "label_column", "text2_column", "rows"])
+def test_a_missing_column_names_those_found(tmp_path: Path, option: str) -> None:
+    value: Any = ("nope=1",) if option == "rows" else "nope"
+    asked = ReadOptions(**{"text_column": "text", option: value})
+    for kind in WITH_COLUMNS:
+        path = put(tmp_path, f"rows{ENDINGS[kind]}", encoded(kind, rows_of(TEXTS)))
         with pytest.raises(MissingInputError, match=f"'nope'.* number, text, label.*{option}"):
             check_sources([path], asked)
-        with pytest.raises(MissingInputError, match="plain text"):
-            check_sources([put(tmp_path, "rows.txt", "a")], asked)
+    with pytest.raises(MissingInputError, match="plain text"):
+        check_sources([put(tmp_path, "rows.txt", "a")], asked)
 
 
 @pytest.mark.parametrize(
     ("header", "options", "column"),
     [
         ("source\tsentence", {}, "sentence"),
-        ("a\tcontent\tb", {}, "content"),
         ("text\tsentence", {"id_column": "text"}, "sentence"),
         ("text2\ttext", {}, "text"),
         ("review\tx", {"text_column": "review"}, "review"),
-        ("review", {}, None),
         ("text\tcontent", {}, None),
         ("a\tb\tc", {}, None),
     ],
@@ -349,10 +330,10 @@ def test_a_column_beside_pairs_is_that_of_the_rows_kept(tmp_path: Path) -> None:
         column_cells([path], options, "three")(0, texts[1:])
 
 
-@pytest.mark.parametrize("wrong", ["split", "=train", "split=", ""])
-def test_a_condition_has_a_column_and_a_value(wrong: str) -> None:
-    with pytest.raises(InputError, match=r"--train-rows .*COLUMN=VALUE"):
-        RowConditions([wrong], "--train-rows")
+def test_a_condition_has_a_column_and_a_value() -> None:
+    for wrong in ("split", "=train", "split=", ""):
+        with pytest.raises(InputError, match=r"--train-rows .*COLUMN=VALUE"):
+            RowConditions([wrong], "--train-rows")
 
 
 # --- sources ---------------------------------------------------------------------------------------------
@@ -477,14 +458,11 @@ def test_rows_in_memory_are_those_of_a_file(kind: str) -> None:
     assert texts == TEXTS
     assert report.example == TEXTS[0]
     assert corpus_name_of(source) == "corpus"
-
-
-@pytest.mark.parametrize("kind", ["dictionaries", "numpy scalars", "dataset", "table", "frame"])
-def test_rows_in_memory_have_columns(kind: str) -> None:
-    batches = read_batches(find_sources(MEMORY[kind]), ReadOptions("text", "number", "label"), ReadReport())
-    assert list(batches) == [RowBatch(TEXTS, ids=["0", "1", "2", "3", "4"], labels=[0, 1, 0, 1, 0])]
-    with pytest.raises(MissingInputError, match="nope"):
-        check_sources(find_sources(MEMORY[kind]), ReadOptions("nope"))
+    if kind in ("dictionaries", "numpy scalars", "dataset", "table", "frame"):
+        (batch,) = read_batches([source], ReadOptions("text", "number", "label"), ReadReport())
+        assert batch == RowBatch(TEXTS, ids=["0", "1", "2", "3", "4"], labels=[0, 1, 0, 1, 0])
+        with pytest.raises(MissingInputError, match="nope"):
+            check_sources([source], ReadOptions("nope"))
 
 
 def test_bad_rows_in_memory_are_counted() -> None:
@@ -496,18 +474,8 @@ def test_bad_rows_in_memory_are_counted() -> None:
 
 @pytest.mark.parametrize(
     "given",
-    [
-        [],
-        {"train": ["a"]},
-        5,
-        b"bytes",
-        [1, 2],
-        [["a"]],
-        io.StringIO("a\n"),
-        [{"a": 1, "b": 2}],
-        None,
-        Mixed(),
-    ],
+    [[], {"train": ["a"]}, 5, b"bytes", [["a"]], io.StringIO("a\n"), [{"a": 1, "b": 2}], None, Mixed()],
+    ids=lambda given: type(given).__name__,
 )
 def test_what_is_no_list_of_texts_is_refused(given: object) -> None:
     with pytest.raises(InputError):
