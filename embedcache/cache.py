@@ -251,7 +251,7 @@ class Cache:
             ContractMismatchError, CorruptCacheError: as :class:`ShardStore`.
         """
         folder, index = self.teacher_folder(contract), self._index_folder(contract)
-        checked = CheckedFiles(index / CHECKED)
+        checked = self.checked_files(contract)
         container = open_container(folder, checked, kind)
         return ShardStore(
             container, contract, codec, codebooks=folder / "codebooks", index=StoreIndex(index, checked)
@@ -259,8 +259,11 @@ class Cache:
 
     def container(self, contract: Contract) -> FolderShards | LmdbShards:
         """Return the container of a contract's shards; none is opened. Errors as :meth:`store`."""
-        checked = CheckedFiles(self._index_folder(contract) / CHECKED)
-        return open_container(self.teacher_folder(contract), checked)
+        return open_container(self.teacher_folder(contract), self.checked_files(contract))
+
+    def checked_files(self, contract: Contract) -> CheckedFiles:
+        """Return the note of files of a contract whose digest was taken on this machine."""
+        return CheckedFiles(self._index_folder(contract) / CHECKED)
 
     def _index_folder(self, contract: Contract) -> Path:
         return inside(self.folder, "derived", "index", contract.id)

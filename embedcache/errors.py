@@ -43,7 +43,7 @@ class ContractMismatchError(EmbedCacheError, ValueError):
     """Two teacher contracts that should be the same differ; ``differences`` maps field -> (found, wanted)."""
 
     def __init__(self, message: str, differences: dict[str, tuple[object, object]]) -> None:
-        super().__init__(message)
+        super().__init__(message, differences)  # both, so that it can be pickled
         self.differences = differences
 
 
@@ -65,6 +65,12 @@ class CorruptCacheError(EmbedCacheError, ValueError):
 
 class CacheFormatError(EmbedCacheError, ValueError):
     """The folder is not a cache, or was written by another version of embedcache."""
+
+
+class WorkerError(EmbedCacheError, RuntimeError):
+    """Processes that share a build ended before it was done."""
+
+    exit_code = 1
 
 
 class StorageError(EmbedCacheError, OSError):

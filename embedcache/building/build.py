@@ -36,6 +36,7 @@ from embedcache.views.plan import ViewOptions
 if TYPE_CHECKING:
     from typing_extensions import Required, TypedDict, Unpack
 
+    from embedcache.parallel.crew import Crew
     from embedcache.share.read_through import RemoteOptions
     from embedcache.teacher.lazy import LazyTeacher
     from embedcache.teacher.load import Teacher
@@ -127,7 +128,7 @@ def build(
     texts = [corpus, *map(corpus.view, job.views.embed)]
     before = [output.store.bytes_on_disk for output in outputs]
     distinct, wanted, encoded = 0, 0, Encoded()
-    with _other_build(opened, job.part) as is_other:
+    with _other_build(opened, job.part) as is_other, _crew(opened, job, outputs) as crew:
         for some in texts:
             progress.phase("look up", len(some))
             missing = [MissingRows.of(some, output.store, job.part) for output in outputs]
@@ -140,7 +141,11 @@ def build(
                     table.write(table_path(job.folder, outputs[0].store.contract), outputs[0].store.contract)
             for output, rows in zip(outputs, missing, strict=True):
                 _fill_without_encoding(opened, job, output, some, rows, progress)
-            if any(map(len, missing)):
+            if crew is not None and any(map(len, missing)):
+                crew.encode(some, missing, outputs, encoded, progress)
+                for output in outputs:
+                    output.store.open_new()
+            elif any(map(len, missing)):
                 # A codebook is learnt from the first shard.
                 backwards = is_other and all(output.store.codec_name != pq.NAME for output in outputs)
                 encode_missing(
@@ -202,6 +207,22 @@ def _other_build(cache: Cache, part: KeyPart | None) -> Iterator[bool]:
         yield is_other
     finally:
         lock.release()
+
+
+@contextmanager
+def _crew(cache: Cache, job: Job, outputs: Sequence[BuildOutput]) -> Iterator[Crew | None]:
+    """Yield the processes that share the work, None where this one does it all."""
+    if job.encode.devices is None:
+        yield None
+        return
+    from embedcache.parallel.start import open_crew
+
+    job.teacher.unload()
+    crew = open_crew(cache, job.teacher, job.encode, outputs)
+    try:
+        yield crew
+    finally:
+        crew.close()
 
 
 def _token_table(folder: Path, teacher: LazyTeacher) -> TokenTable | None:

@@ -36,9 +36,8 @@ if TYPE_CHECKING:
 class Texts(Protocol):
     """Texts to encode: a corpus, a view, or texts in memory."""
 
-    @property
-    def title(self) -> str:
-        """Their name in messages."""
+    def place(self, row: int) -> str:
+        """Return the name of a row in messages."""
         ...
 
     def texts(self, rows: NDArray[np.int64]) -> list[str]:
@@ -208,17 +207,18 @@ def _refuse_non_finite(encoded: EncodedTexts, texts: Texts, rows: NDArray[np.int
     if len(bad):
         row = rows[bad[:1]]
         raise NonFiniteVectorError(
-            f"the teacher returned NaN or infinity for row {row[0]} of {texts.title} "
+            f"the teacher returned NaN or infinity for {texts.place(row[0])} "
             f"({texts.texts(row)[0][:80]!r}) and {len(bad) - 1} more rows of its shard; earlier shards are "
             "stored. Use compute_dtype float32, or remove the text"
         )
 
 
 class _TextList:
-    title = "the texts"
-
     def __init__(self, texts: list[str]) -> None:
         self._texts = texts
+
+    def place(self, row: int) -> str:
+        return f"text {row} of {len(self._texts)}"
 
     def texts(self, rows: NDArray[np.int64]) -> list[str]:
         return [self._texts[row] for row in rows]

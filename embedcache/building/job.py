@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from embedcache.corpus.sources import Source, corpus_name_of, find_sources
 from embedcache.corpus.store import store_corpus
 from embedcache.errors import InputError
 from embedcache.missing import KeyPart
+from embedcache.parallel.processes import parse_devices
 from embedcache.progress import Progress
 from embedcache.teacher.lazy import LazyTeacher
 from embedcache.teacher.options import EMBEDDING, EncodeOptions, TeacherOptions
@@ -68,7 +70,10 @@ class Job:
         self.unchanged = None if self.cache is None or overwrite else self._unchanged_corpus(self.cache)
         if self.unchanged is None:
             check_sources(self.sources, read)
-        self.teacher = LazyTeacher(teacher, encode, None if self.cache is None else self.cache.derived_folder)
+        own = encode
+        if encode.devices is not None:
+            own = replace(encode, device=parse_devices(encode.devices)[0])
+        self.teacher = LazyTeacher(teacher, own, None if self.cache is None else self.cache.derived_folder)
         if not isinstance(views, ViewOptions):
             views = ViewOptions([views] if isinstance(views, str) else list(views), device=encode.device)
         self.views = views
@@ -96,7 +101,7 @@ class Job:
     @property
     def split_by(self) -> str:
         """Option by which several processes share the work; empty where one does it all."""
-        return "part" if self.part is not None else ""
+        return next((name for name in ("part", "devices") if getattr(self.encode, name) is not None), "")
 
     def open_outputs(self, cache: Cache) -> list[BuildOutput]:
         """Open the store of each output in ``cache``; errors as :meth:`BuildOutput.open`."""
@@ -149,6 +154,8 @@ def _check(encode: EncodeOptions) -> None:
         raise InputError(f"shard_rows {encode.shard_rows}: expected at least 1")
     for output in encode.output.split(","):
         codec_of(output.strip(), encode)
+    if encode.devices is not None and encode.device != "auto":
+        raise InputError(f"device {encode.device} and devices {encode.devices}: give one of them")
     if encode.token_embeddings and EMBEDDING not in encode.output:
         raise InputError("token_embeddings needs output embedding or embedding,logits")
 

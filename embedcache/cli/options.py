@@ -125,6 +125,7 @@ encode_options = all_of(
     ),
     click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps ..."),
     count("--threads", "CPU threads.  [default: all cores]"),
+    named("--devices", "LIST", "One process a device: 0,1,2,3, or all GPUs, or cpu,cpu."),
     named("--part", "I/N", "Encode the I-th of N parts of the texts, for several processes or machines."),
 )
 

@@ -94,6 +94,10 @@ class Corpus:
         """Name in messages."""
         return f"corpus {self.name!r}"
 
+    def place(self, row: int) -> str:
+        """Return the name of a row in messages."""
+        return f"row {row} of {self.title}"
+
     @property
     def parts(self) -> tuple[Part, ...]:
         """Files that hold the rows, in order."""

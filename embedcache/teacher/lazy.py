@@ -20,7 +20,7 @@ from embedcache.errors import ContractMismatchError, CorruptCacheError, InputErr
 from embedcache.fsio import canonical_json, file_state, read_sealed_json, write_sealed_json
 from embedcache.teacher.load import Teacher, load_teacher, logits_teacher
 from embedcache.teacher.options import EMBEDDING, LOGITS, EncodeOptions, TeacherOptions, parse_outputs
-from embedcache.teacher.resolve import ModelSource, resolve
+from embedcache.teacher.resolve import ModelSource, is_local, resolve
 
 if TYPE_CHECKING:
     from embedcache.teacher.windows import TextEncoder
@@ -95,6 +95,29 @@ class LazyTeacher:
                 noted = read_sealed_json(self._derived / self._note)
                 return {name: Contract.from_json(value) for name, value in noted.items()}
         return {one.name: one.contract for one in self.encoder.teachers}
+
+    def portable(self) -> TeacherOptions | TextEncoder:
+        """Return the teacher as another process can load it.
+
+        Raises:
+            InputError: if it is loaded.
+        """
+        given = self._given
+        if isinstance(given, TeacherOptions):
+            return replace(given, spec=self.source.folder.resolve()) if is_local(self.source) else given
+        if isinstance(given, Teacher) or given.teacher.model is not None:
+            raise InputError(
+                "a teacher that is loaded cannot go to other processes: give its alias, hub id or folder, or "
+                "leave devices and engine out"
+            )
+        return given
+
+    def unload(self) -> None:
+        """Free the memory of the model; contracts stay known, and it is loaded again when it is needed."""
+        if self.contracts and self.__dict__.pop("encoder", None) and isinstance(self._given, TeacherOptions):
+            import torch
+
+            torch.cuda.empty_cache()
 
     def note(self, derived: Path) -> None:
         """Note the contracts for the next build; where that cannot be written, nothing is noted."""

@@ -59,6 +59,9 @@ class EncodeOptions:
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps`` ...
         batch_tokens: tokens per forward batch; default: by device.
         threads: CPU threads; default: all cores.
+        devices: one process a device, such as ``0,1`` (GPUs), ``cpu,cpu`` or ``all`` (all GPUs); threads are
+            divided among them. A script that calls :func:`embedcache.build` with it needs
+            ``if __name__ == "__main__":``.
         part: ``I/N``: encode the I-th of N parts of the texts, which their keys fall into.
     """
 
@@ -71,6 +74,7 @@ class EncodeOptions:
     device: str = "auto"
     batch_tokens: int | None = None
     threads: int | None = None
+    devices: str | None = None
     part: str | None = None
 
 

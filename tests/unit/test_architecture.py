@@ -42,7 +42,7 @@ FLOORS = [
         "verify",
     ],
     ["share"],
-    ["building"],
+    ["building", "parallel"],
     ["cli", "__main__"],
 ]
 

@@ -1,0 +1,141 @@
+"""Crew: the workers of a build, and the windows of missing rows handed out to them.
+
+The crew knows nothing of how workers are run: an engine starts them and carries windows to them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Any, Protocol, TypeVar
+
+from embedcache.building.encode import BuildOutput, Encoded
+from embedcache.corpus.corpus import Corpus
+from embedcache.errors import WorkerError
+from embedcache.missing import MissingRows
+from embedcache.parallel.window import Window, Windows, one_line
+from embedcache.parallel.worker import Done
+from embedcache.progress import Progress
+
+T = TypeVar("T")
+
+WINDOW_SECONDS = 30.0
+"""Time that a window should take: it is lost with its worker, and counted once it is done."""
+MOST_LOSSES = 3
+"""Workers that a seat may lose without finishing a window."""
+_POLL_SECONDS = 1.0
+
+
+class Engine(Protocol):
+    """Seats, each for one worker at a time.
+
+    Attributes:
+        seats: number of seats.
+        losses: errors of :meth:`result` that say that the worker ended.
+    """
+
+    seats: int
+    losses: tuple[type[Exception], ...]
+
+    def start(self, seat: int) -> Future[None]:
+        """Start a worker in a seat, in place of one that ended; done when its teacher is loaded."""
+        ...
+
+    def encode(self, seat: int, window: Window) -> Future[Done]:
+        """Have the worker in a seat encode and store a window."""
+        ...
+
+    def result(self, future: Future[T]) -> T:
+        """Return the result of a future, or raise the worker's error."""
+        ...
+
+    def close(self) -> None:
+        """End all workers at once."""
+        ...
+
+
+class Crew:
+    """Workers of a build; they start with the first rows to encode.
+
+    Args:
+        engine: runs the workers.
+        shard_rows: rows per shard.
+    """
+
+    def __init__(self, engine: Engine, shard_rows: int) -> None:
+        self._engine, self._shard_rows = engine, shard_rows
+        # A worker without a window is starting.
+        self._pending: dict[Future[Any], tuple[int, Window | None]] = {}
+        self._idle: list[int] = []
+        self._losses, self._rates = [0] * engine.seats, [0.0] * engine.seats
+
+    def encode(
+        self,
+        texts: Corpus,
+        missing: Sequence[MissingRows],
+        outputs: Sequence[BuildOutput],
+        encoded: Encoded,
+        progress: Progress,
+    ) -> None:
+        """Have the rows that any output lacks encoded and stored; ``outputs`` and ``encoded`` count them.
+
+        Raises:
+            WorkerError: if no worker is left, or a window ends one worker after the other.
+            EmbedCacheError: an error of a worker; see :func:`embedcache.building.encode.encode_missing`.
+        """
+        windows = Windows(texts, missing, self._shard_rows)
+        progress.phase("encode", windows.left)
+        began, tokens = time.perf_counter(), encoded.tokens
+        if not (self._idle or self._pending):
+            self._pending = {self._engine.start(seat): (seat, None) for seat in range(self._engine.seats)}
+        while windows.left or self._busy:
+            while windows.left and self._idle:
+                seat = self._idle.pop()
+                taken = windows.take(self._rates[seat] * WINDOW_SECONDS, self._engine.seats)
+                self._pending[self._engine.encode(seat, taken)] = seat, taken
+            finished, _ = wait(self._pending, _POLL_SECONDS, FIRST_COMPLETED)
+            for future in finished:
+                seat, window = self._pending.pop(future)
+                try:
+                    done: Done | None = self._engine.result(future)
+                except self._engine.losses as error:
+                    if window is not None:
+                        windows.give_back(window, error)
+                    self._replace(seat, error)
+                    continue
+                self._idle.append(seat)
+                if window is not None and done is not None:
+                    self._losses[seat], self._rates[seat] = 0, len(window.rows) / done.encoded.seconds
+                    _add(done, encoded, outputs)
+                    progress.advance(len(window.rows))
+            rate = (encoded.tokens - tokens) / (time.perf_counter() - began)
+            progress.note(f"{rate:,.0f} tokens/s, {self._busy} of {self._engine.seats} workers")
+        encoded.seconds += time.perf_counter() - began
+
+    @property
+    def _busy(self) -> int:
+        return sum(window is not None for _, window in self._pending.values())
+
+    def _replace(self, seat: int, error: BaseException) -> None:
+        """Start another worker in a seat, unless it has lost too many."""
+        self._losses[seat] += 1
+        if self._losses[seat] < MOST_LOSSES:
+            self._pending[self._engine.start(seat)] = seat, None
+        elif not (self._pending or self._idle):
+            raise WorkerError(
+                f"no worker is left: each ended {MOST_LOSSES} times ({one_line(error)}). What is stored is "
+                "whole; look at their memory and logs, and run the same command again"
+            ) from error
+
+    def close(self) -> None:
+        """End all workers at once."""
+        self._engine.close()
+
+
+def _add(done: Done, encoded: Encoded, outputs: Sequence[BuildOutput]) -> None:
+    encoded.rows += done.encoded.rows
+    encoded.truncated += done.encoded.truncated
+    encoded.tokens += done.encoded.tokens
+    for output, rows in zip(outputs, done.stored, strict=True):
+        output.result.encoded += rows

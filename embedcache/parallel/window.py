@@ -1,0 +1,116 @@
+"""Windows: missing rows of a corpus with their texts, handed out to workers one at a time."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedcache.corpus.corpus import Corpus
+from embedcache.errors import WorkerError
+from embedcache.missing import MissingRows
+
+_SMALLEST = 8
+"""Windows shrink to this fraction of a shard toward the end, so that workers end together."""
+_MOST_SHARDS = 16
+"""A window's texts are in memory several times over while it travels."""
+_MOST_ENDED = 3
+"""Workers that one window may end."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Texts of one or several shards that a worker encodes and stores.
+
+    Attributes:
+        of: title of the corpus or view.
+        rows: their rows in it, ascending, shape (n,).
+        wanted: for each output of the teacher, which of the rows it lacks: bool, shape (outputs, n).
+        lines: the texts.
+    """
+
+    of: str
+    rows: NDArray[np.int64]
+    wanted: NDArray[np.bool_]
+    lines: list[str]
+
+    def texts(self, rows: NDArray[np.int64]) -> list[str]:
+        """Return some of the texts, by their places in the window."""
+        return [self.lines[row] for row in rows]
+
+    def place(self, row: int) -> str:
+        """Return the name of a row in messages."""
+        return f"row {self.rows[row]} of {self.of}"
+
+    def __str__(self) -> str:
+        return f"rows {self.rows[0]} to {self.rows[-1]} of {self.of}"
+
+
+class Windows:
+    """Windows of the rows that outputs lack, cut when they are asked for.
+
+    While there is enough left, a window holds whole shards, and they are those of a build by one process.
+
+    Args:
+        texts: a corpus or view.
+        missing: rows that each output lacks.
+        shard_rows: rows per shard.
+
+    Attributes:
+        left: rows that no worker has.
+    """
+
+    def __init__(self, texts: Corpus, missing: Sequence[MissingRows], shard_rows: int) -> None:
+        self._texts, self._missing, self._shard_rows = texts, missing, shard_rows
+        self._rows = np.flatnonzero(np.logical_or.reduce([rows.mask for rows in missing]))
+        self._returned: deque[Window] = deque()
+        self._ended: Counter[int] = Counter()
+        self._cut, self.left = 0, len(self._rows)
+
+    def take(self, rows: float, workers: int) -> Window:
+        """Return the next window; there has to be one.
+
+        Args:
+            rows: rows that it should have. It has at least a shard while there is one for every worker, and
+                at most half of a worker's share of what is left.
+            workers: workers that share what is left.
+        """
+        if self._returned:
+            window = self._returned.popleft()
+            self.left -= len(window.rows)
+            return window
+        share = -(-self.left // workers)
+        if share < self._shard_rows:
+            count = max(share, self._shard_rows // _SMALLEST, 1)
+        else:
+            count = (
+                max(1, min(int(min(rows, share / 2)) // self._shard_rows, _MOST_SHARDS)) * self._shard_rows
+            )
+        taken = self._rows[self._cut : self._cut + count]
+        self._cut += len(taken)
+        self.left -= len(taken)
+        wanted = np.stack([rows.mask[taken] for rows in self._missing])
+        return Window(self._texts.title, taken, wanted, self._texts.texts(taken))
+
+    def give_back(self, window: Window, error: BaseException) -> None:
+        """Take back a window whose worker ended.
+
+        Raises:
+            WorkerError: if it has ended too many.
+        """
+        self._ended[window.rows[0]] += 1
+        if self._ended[window.rows[0]] == _MOST_ENDED:
+            raise WorkerError(
+                f"{window} ended {_MOST_ENDED} workers, one after the other ({one_line(error)}): look for "
+                "very long texts among them, or for too little memory"
+            ) from error
+        self._returned.append(window)
+        self.left += len(window.rows)
+
+
+def one_line(error: BaseException) -> str:
+    """Return the first line of an error's message."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

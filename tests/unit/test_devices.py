@@ -1,0 +1,179 @@
+"""Several processes of one machine build together what one does, though they die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from building import content, rows_encoded, write_lines
+from flat_build import build
+
+from embedcache.cache import Cache
+from embedcache.errors import InputError, NonFiniteVectorError, WorkerError
+from embedcache.teacher.batching import EncodedTexts
+from embedcache.teacher.load import load_teacher
+from embedcache.testing import FakeEncoder, fake_teacher, sentences
+
+TEXTS = sentences(1000, seed=5)
+TEACHER = fake_teacher(16)
+
+
+class Slow(FakeEncoder):
+    """Takes its time over a text, and notes its process."""
+
+    def __init__(self, folder: Path, seconds: float = 0.0, fatal: str = "", times: int = 99) -> None:
+        super().__init__(TEACHER)
+        self.folder, self.seconds, self.fatal, self.times = folder, seconds, fatal, times
+
+    def encode(self, texts: Any) -> EncodedTexts:
+        (self.folder / f"pid-{os.getpid()}").touch()
+        time.sleep(self.seconds * len(texts))
+        ended = len(list(self.folder.glob("ended-*")))
+        if self.fatal in texts and ended < self.times:
+            (self.folder / f"ended-{ended}").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().encode(texts)
+
+
+class Poisoned(FakeEncoder):
+    """Gives NaN for one text."""
+
+    def encode(self, texts: Any) -> EncodedTexts:
+        found = super().encode(texts)
+        found.vectors[[text == TEXTS[700] for text in texts]] = np.nan
+        return found
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_lines(tmp_path / "corpus.txt", [*TEXTS, *TEXTS[:100]])
+
+
+Devices = Callable[..., Cache]
+
+
+@pytest.fixture
+def devices(tmp_path: Path, source: Path) -> Devices:
+    """Return a build by two processes."""
+
+    def run(teacher: Any, **settings: Any) -> Cache:
+        given = {"cache": tmp_path / "cache", "devices": "cpu,cpu", "shard_rows": 64, **settings}
+        return build(source, teacher=teacher, **given)
+
+    return run
+
+
+def vectors(cache: Cache) -> Any:
+    assert (
+        rows_encoded(
+            build(cache.folder.parent / "corpus.txt", teacher=FakeEncoder(TEACHER), cache=cache.folder)
+        )
+        == 0
+    )
+    assert len(cache.store(TEACHER.contract)) == len(TEXTS)
+    return cache.lookup(TEXTS)
+
+
+EXPECTED = FakeEncoder(TEACHER).encode(TEXTS).vectors.astype(np.float16)
+
+
+def test_two_processes_store_what_one_does(tmp_path: Path, source: Path, devices: Devices) -> None:
+    found = devices(Slow(tmp_path, 1e-4))
+    assert found.result is not None
+    assert (found.result.encoded, found.result.distinct, found.result.cached) == (1000, 1000, 0)
+    assert found.result.bytes_written == found.store(TEACHER.contract).bytes_on_disk
+    assert found.result.tokens == sum(len(text.split()) for text in TEXTS)
+    assert len(list(tmp_path.glob("pid-*"))) == 2
+    assert np.array_equal(vectors(found), EXPECTED)
+
+
+def test_real_processes_have_the_vectors_of_one(
+    tmp_path: Path, source: Path, devices: Devices, tiny_teacher: Path
+) -> None:
+    one = build(source, teacher=tiny_teacher, cache=tmp_path / "one", shard_rows=64, threads=1)
+    two = devices(tiny_teacher, threads=2)
+    np.testing.assert_allclose(two.lookup(TEXTS), one.lookup(TEXTS), atol=1e-3)
+    # Whole shards are those of one process.
+    assert len(content(two.folder).items() & content(one.folder).items()) > 8
+
+
+def test_a_killed_process_is_replaced(tmp_path: Path, devices: Devices) -> None:
+    found = devices(Slow(tmp_path, 1e-4, fatal=TEXTS[500], times=1))
+    assert (tmp_path / "ended-0").exists()
+    assert np.array_equal(vectors(found), EXPECTED)
+
+
+def test_texts_that_end_every_process_are_named_and_the_rest_is_stored(
+    tmp_path: Path, devices: Devices
+) -> None:
+    with pytest.raises(WorkerError, match=r"rows \d+ to \d+ of corpus 'corpus'"):
+        devices(Slow(tmp_path, fatal=TEXTS[500]))
+    assert Cache(tmp_path / "cache").store(TEACHER.contract).shards
+    assert np.array_equal(vectors(devices(Slow(tmp_path))), EXPECTED)
+
+
+def test_an_error_of_a_process_is_the_builds_own(tmp_path: Path, source: Path, devices: Devices) -> None:
+    with pytest.raises(NonFiniteVectorError) as alone:
+        build(source, teacher=Poisoned(TEACHER), cache=tmp_path / "alone", shard_rows=64)
+    with pytest.raises(NonFiniteVectorError, match="row 700 of corpus 'corpus'") as shared:
+        devices(Poisoned(TEACHER))
+    assert str(shared.value) == str(alone.value)
+
+
+def test_what_processes_cannot_share_is_refused(tmp_path: Path, devices: Devices, tiny_teacher: Path) -> None:
+    for teacher, settings in (
+        (load_teacher(tiny_teacher, device="cpu"), {}),
+        (FakeEncoder(TEACHER), {"store": "lmdb"}),
+        (FakeEncoder(TEACHER), {"codec": "pq"}),
+        (FakeEncoder(TEACHER), {"device": "cpu"}),
+        (FakeEncoder(TEACHER), {"devices": "cpu,"}),
+        (FakeEncoder(TEACHER), {"devices": "all"}),
+    ):
+        with pytest.raises(InputError):
+            devices(teacher, **settings)
+    assert not Cache(tmp_path / "cache").teachers()
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from flat_build import build
+from test_devices import Slow
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    teacher = Slow(folder, 2e-3)
+    build(folder / "corpus.txt", teacher=teacher, cache=folder / "cache", devices="cpu,cpu", shard_rows=64)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_workers_end_with_the_build_which_goes_on_later(
+    tmp_path: Path, source: Path, devices: Devices, number: signal.Signals
+) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    child = subprocess.Popen(
+        [sys.executable, tmp_path / "program.py", tmp_path],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    while len(list(tmp_path.glob("cache/teachers/*/shards/*.arrow"))) < 2:
+        time.sleep(0.01)
+    os.killpg(child.pid, number) if number == signal.SIGINT else child.kill()
+    child.wait(30)
+    deadline = time.monotonic() + 20
+    pids = [int(path.name[4:]) for path in tmp_path.glob("pid-*")]
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    again = devices(Slow(tmp_path))
+    assert 0 < rows_encoded(again) < 900
+    assert np.array_equal(vectors(again), EXPECTED)
