@@ -11,7 +11,6 @@ import pytest
 from flat_build import build as flat_build
 
 from embedcache.cache import Cache
-from embedcache.errors import StorageError
 from embedcache.keys import key_array
 from embedcache.reuse import REUSED_FROM, default_codec, is_fine_enough, related_stores, reuse_rows
 from embedcache.store import ShardStore, VectorBatch
@@ -24,29 +23,27 @@ TEXTS = [text for pair in zip(SHORT, LONG, strict=True) for text in pair]
 
 @pytest.fixture
 def build(tmp_path: Path, tiny_teacher: Path) -> Callable[..., Cache]:
-    """Return a function that builds TEXTS at a max_length into ``tmp_path/cache``."""
-    source = tmp_path / "corpus.txt"
-    source.write_text("".join(f"{text}\n" for text in TEXTS))
+    """Return a function that builds TEXTS at a max_length into a cache."""
 
-    def run(length: int, **settings: Any) -> Cache:
-        settings = {"cache": tmp_path / "cache", "compute_dtype": "float32", "device": "cpu", **settings}
-        return flat_build(
-            source, teacher=tiny_teacher, teacher_name=f"tiny-{length}", max_length=length, **settings
-        )
+    def run(length: int, cache: str = "cache", **settings: Any) -> Cache:
+        settings |= {"max_length": length, "compute_dtype": "float32", "device": "cpu", "name": "corpus"}
+        name = f"tiny-{length}"
+        return flat_build(TEXTS, teacher=tiny_teacher, teacher_name=name, cache=tmp_path / cache, **settings)
 
     return run
 
 
-@pytest.mark.parametrize("codec", ["float32", "float16", "int8"])
-@pytest.mark.parametrize(("first", "then"), [(8, 32), (32, 8)])
+@pytest.mark.parametrize(
+    ("codec", "first", "then"), [("float32", 8, 32), ("float16", 32, 8), ("int8", 8, 32)]
+)
 def test_only_texts_of_which_the_ends_differ_are_encoded(
-    build: Callable[..., Cache], tmp_path: Path, codec: str, first: int, then: int
+    build: Callable[..., Cache], codec: str, first: int, then: int
 ) -> None:
     build(first, codec=codec)
     cache, name = build(then), f"tiny-{then}"
     assert cache.result is not None
     assert (cache.result.encoded, cache.result.reused) == (5, 5)
-    fresh = build(then, codec=codec, cache=tmp_path / "fresh")
+    fresh = build(then, "fresh", codec=codec)
     np.testing.assert_allclose(cache.lookup(TEXTS, name), fresh.lookup(TEXTS, name), atol=1e-3)
     assert np.array_equal(cache.lookup(SHORT, name), cache.lookup(SHORT, f"tiny-{first}"))
     provenances = [s.header.provenance for s in cache.store(cache.teacher(name).contract).shards]
@@ -123,42 +120,22 @@ def test_a_row_is_reused_where_its_codec_loses_no_more(cache: Cache) -> None:
     fill(cache, 64, ["a", "b"], codec="float16")
     target = target_of(cache, 16)
     assert reuse(cache, target, ["a", "b", "c"]) == 0
+    assert default_codec(target, related_stores(cache, target.contract)) == "float16"
     exact = fill(cache, 8, ["b"], seed=7)
     assert reuse(cache, target, ["a", "b"]) == 1
     b = key_array(["b"])
     assert np.array_equal(target.vectors(target.locate(b)), exact.vectors(exact.locate(b)))
 
 
-@pytest.mark.parametrize("codec", ["float32", "float16", "int8"])
-def test_rows_are_reused_bit_for_bit_with_the_error_they_had(cache: Cache, codec: str) -> None:
-    source = fill(cache, 64, ["a", "b", "c"], codec=codec)
-    target, keys = target_of(cache, 16, codec), key_array(["c", "a"])
-    reuse(cache, target, ["c", "a"])
-    assert np.array_equal(target.vectors(target.locate(keys)), source.vectors(source.locate(keys)))
-    assert target.shards[0].header.error == source.shards[0].header.error
-
-
-def test_shards_hold_one_provenance_and_a_stopped_call_ends_with_the_same(
-    cache: Cache, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reused_rows_keep_bits_error_and_provenance(cache: Cache) -> None:
     texts = [f"text {number}" for number in range(30)]
-    fill(cache, 64, texts[:20:2], provenance={"device": "cpu"})
-    fill(cache, 64, texts[1:20:2], provenance={"device": "cuda"})
-    fill(cache, 32, texts[20:], provenance={"device": "cpu"})
-    target = target_of(cache, 16)
-    put, calls = ShardStore.put_stored, []
-
-    def stops(store: ShardStore, *arguments: Any) -> str:
-        calls.append(arguments)
-        if len(calls) == 3:
-            raise StorageError("no room")
-        return put(store, *arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ShardStore, "put_stored", stops)
-        with pytest.raises(StorageError):
-            reuse(cache, target, texts, 4)
-    reuse(cache, target, [text for text in texts if target.locate(key_array([text]))[0] < 0], 4)
+    sources = [
+        fill(cache, 64, texts[:20:2], codec="int8", provenance={"device": "cpu"}),
+        fill(cache, 64, texts[1:20:2], codec="int8", provenance={"device": "cuda"}),
+        fill(cache, 32, texts[20:], codec="int8", provenance={"device": "cpu"}),
+    ]
+    target = target_of(cache, 16, "int8")
+    reuse(cache, target, texts, 4)
     assert sorted(len(shard) for shard in target.shards) == [2, 2, 2, 4, 4, 4, 4, 4, 4]
     kinds = {tuple(sorted(shard.header.provenance.items())) for shard in target.shards}
     assert kinds == {
@@ -166,10 +143,7 @@ def test_shards_hold_one_provenance_and_a_stopped_call_ends_with_the_same(
         ((REUSED_FROM, 64), ("device", "cuda")),
         ((REUSED_FROM, 32), ("device", "cpu")),
     }
-
-
-def test_the_default_codec_is_one_that_rows_can_be_reused_in(cache: Cache) -> None:
-    fill(cache, 64, ["a"], codec="int8")
-    target = cache.store(example_contract(max_length=16))
-    assert default_codec(target, related_stores(cache, target.contract)) == "int8"
-    assert default_codec(target, []) == "float16"
+    keys = key_array(texts[20:])
+    assert np.array_equal(target.vectors(target.locate(keys)), sources[2].vectors(sources[2].locate(keys)))
+    errors = [{str(shard.header.error) for shard in store.shards} for store in (*sources, target)]
+    assert errors[3] == errors[0] | errors[1] | errors[2]
