@@ -156,7 +156,8 @@ class Incoming:
     def refusal(self, digests: Iterable[str], why: object) -> RemoteError:
         """Return the error for objects that are refused; it names the manifests that list them."""
         pushed = self.listed.pushed_by(digests)
-        return RemoteError(f"{str(why).rstrip('.')}. Pushed in {pushed}. {LEAVE_OUT}.")
+        mend = "'embedcache remote verify --delete-damaged' and then a new push mend a damaged object"
+        return RemoteError(f"{str(why).rstrip('.')}. Pushed in {pushed}. {LEAVE_OUT}; {mend}.")
 
     @contextmanager
     def refusing(self, files: Sequence[SharedFile]) -> Iterator[None]:

@@ -83,9 +83,11 @@ class ShardStore:
         self._append(names, self._index.open(names))
         found = {codec for _, codec, _ in self._table.values()}
         if codec is not None and found - {check_codec_name(codec)}:
+            is_coarser = min(map(CODEC_NAMES.index, found)) < CODEC_NAMES.index(codec)
+            other = "convert it with 'embedcache copy --codec'" if is_coarser else "build into another cache"
             raise InputError(
                 f"the cache stores these vectors as {', '.join(sorted(found))}, not as {codec}: leave "
-                "codec out, or make a cache of the other codec with 'embedcache copy --codec'"
+                f"codec out, or {other}"
             )
         self.codec_name = codec or min(found, key=CODEC_NAMES.index, default=DEFAULT_CODEC)
 
