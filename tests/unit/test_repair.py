@@ -66,26 +66,18 @@ def states_of(cache: Path) -> dict[Path, tuple[int, int]]:
     return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in cache.rglob("*")}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_sound_cache_is_left_alone(fresh: MakeCopy, kind: str) -> None:
-    cache = fresh(kind)
-    before = states_of(cache)
-    assert mended(cache).fixes == ()
-    assert states_of(cache) == before
-
-
-KNOWN = [
-    ("arrow", "cache.json"),
-    ("arrow", "teachers/*/contract.json"),
-    ("arrow", SHARDS),
-    ("pq", SHARDS),
-    ("pq", "teachers/*/codebooks/*.npy"),
-    ("views", SHARDS),
-]
-
-
 @pytest.mark.parametrize(
-    ("kind", "pattern", "way"), [(*one, way) for one in KNOWN for way in ("deleted", "flipped", "cut")]
+    ("kind", "pattern", "way"),
+    [
+        ("arrow", "cache.json", "deleted"),
+        ("arrow", "teachers/*/contract.json", "flipped"),
+        ("arrow", SHARDS, "deleted"),
+        ("arrow", SHARDS, "flipped"),
+        ("pq", SHARDS, "cut"),
+        ("pq", "teachers/*/codebooks/*.npy", "flipped"),
+        ("views", SHARDS, "cut"),
+        ("lmdb", "teachers/*/vectors.seal.json", "flipped"),
+    ],
 )
 def test_what_is_known_comes_back_with_the_same_bytes(
     fresh: MakeCopy, sound_caches: dict[str, Path], kind: str, pattern: str, way: str
@@ -102,20 +94,9 @@ def test_what_is_known_comes_back_with_the_same_bytes(
     assert content_of(cache) == content_of(sound_caches[kind])
     if pattern == SHARDS:
         assert encoder.rows_encoded <= SHARD_ROWS
+    before = states_of(cache)
     assert mended(cache).fixes == ()
-
-
-@pytest.mark.parametrize("keys_read", [True, False])
-def test_vectors_of_an_embedded_view_come_back(
-    fresh: MakeCopy, sound_caches: dict[str, Path], keys_read: bool
-) -> None:
-    cache = fresh("views")
-    view = Cache(cache).corpus().view("crop").keys()
-    shards = Cache(cache).store(TEACHER.contract).shards
-    path = Path(max(shards, key=lambda shard: np.isin(shard.keys, view).sum()).where)
-    flip(path, path.stat().st_size - 3000 if keys_read else 600)
-    assert mended(cache).left == []
-    assert content_of(cache) == content_of(sound_caches["views"])
+    assert states_of(cache) == before
 
 
 def test_what_was_damaged_is_kept_in_quarantine(fresh: MakeCopy) -> None:
@@ -132,12 +113,11 @@ def test_what_was_damaged_is_kept_in_quarantine(fresh: MakeCopy) -> None:
     assert verify(cache).findings == ()
 
 
-@pytest.mark.parametrize("way", ["deleted", "cut", "emptied"])
+@pytest.mark.parametrize("way", ["deleted", "cut"])
 def test_a_lost_lmdb_file_comes_back(fresh: MakeCopy, way: str) -> None:
-    cache, encoder = fresh("lmdb"), FakeEncoder(TEACHER)
+    cache = fresh("lmdb")
     harm(only(cache, MDB), way)
-    assert mended(cache, encoder).left == []
-    assert encoder.rows_encoded == len(TEXTS)
+    assert mended(cache).left == []
     assert_whole(cache)
 
 
@@ -181,7 +161,7 @@ def test_a_killed_repair_is_finished_by_the_next(
 
 @pytest.mark.parametrize(
     ("store", "damaged", "in_keys"),
-    [("arrow", 1, False), ("arrow", 1, True), ("arrow", 2, True), ("lmdb", 1, False), ("lmdb", 2, False)],
+    [("arrow", 1, False), ("arrow", 2, True), ("lmdb", 2, False)],
 )
 def test_only_the_corpora_that_a_teacher_had_encoded_are_encoded_again(
     tmp_path: Path, store: str, damaged: int, in_keys: bool
@@ -255,21 +235,12 @@ def test_a_teacher_with_two_stores_keeps_all_shards_in_files(fresh: MakeCopy) ->
     assert_whole(cache)
 
 
-def test_a_damaged_seal_is_moved_aside(fresh: MakeCopy, sound_caches: dict[str, Path]) -> None:
-    cache = fresh("lmdb")
-    flip(only(cache, "teachers/*/vectors.seal.json"), 50)
-    assert outcomes(mended(cache)) == {MOVED}
-    assert content_of(cache) == content_of(sound_caches["lmdb"])
-    assert_whole(cache)
-
-
 def test_another_codebook_may_take_the_place_of_a_lost_one(fresh: MakeCopy) -> None:
     class Noisy(FakeEncoder):
         def encode(self, texts: Any) -> EncodedTexts:
             encoded = super().encode(texts)
             noise = np.random.default_rng(len(texts)).normal(0, 1e-3, encoded.vectors.shape)
-            vectors = (encoded.vectors + noise).astype(np.float32)
-            return EncodedTexts(vectors, encoded.tokens, encoded.truncated)
+            return encoded._replace(vectors=np.float32(encoded.vectors + noise))
 
     cache = fresh("pq")
     (book,) = cache.glob("teachers/*/codebooks/*")
@@ -280,24 +251,19 @@ def test_another_codebook_may_take_the_place_of_a_lost_one(fresh: MakeCopy) -> N
     assert Cache(cache).store(TEACHER.contract).codec_name == "pq"
 
 
-@pytest.mark.parametrize("way", ["deleted", "flipped"])
-def test_names_are_written_again_as_far_as_they_are_known(fresh: MakeCopy, way: str) -> None:
+@pytest.mark.parametrize(("way", "count"), [("deleted", 1), ("flipped", 2)])
+def test_names_are_written_again_as_far_as_they_are_known(fresh: MakeCopy, way: str, count: int) -> None:
+    """A name without a file is not known; the origin of an alias is."""
     cache = fresh("arrow")
+    only(cache, "teachers/*/names/fake.json").rename(only(cache, "teachers/*/names") / "minilm-l6.json")
     for path in cache.glob("teachers/*/names/*"):
         harm(path, way)
     assert outcomes(mended(cache)) == {MADE}
-    names = {teacher.name for teacher in Cache(cache).teachers()}
-    assert names == ({"fake", "other-name"} if way == "flipped" else {TEACHER.contract.id[:12]})
+    found = {teacher.name: teacher.origin for teacher in Cache(cache).teachers()}
+    assert len(found) == count
+    if way == "flipped":
+        assert found["minilm-l6"]["spec"] == "minilm-l6"
     assert_whole(cache)
-
-
-def test_the_origin_of_an_alias_is_known(fresh: MakeCopy) -> None:
-    cache = fresh("arrow")
-    for path in cache.glob("teachers/*/names/*"):
-        path.rename(path.with_name("minilm-l6.json"))
-    harm(only(cache, "teachers/*/names/*"), "cut")
-    assert outcomes(mended(cache)) == {MADE}
-    assert Cache(cache).teacher("minilm-l6").origin["spec"] == "minilm-l6"
 
 
 def test_vectors_of_a_projection_are_made_again_and_its_map_is_named(fresh: MakeCopy) -> None:
@@ -347,36 +313,25 @@ def test_without_the_teacher_nothing_is_moved(fresh: MakeCopy) -> None:
     assert path.read_bytes() == damaged
 
 
-def tampered(data: bytes, other: bytes, draw: st.DataObject) -> bytes:
-    """Return ``data`` changed in one of the ways in which files come to harm."""
-    place, length = draw.draw(st.integers(0, max(len(data) - 1, 0))), draw.draw(st.integers(1, 64))
-    how = draw.draw(st.sampled_from(["bytes", "cut", "splice", "swap", "repeat"]))
-    if how == "bytes":
-        return data[:place] + draw.draw(st.binary(min_size=length, max_size=length)) + data[place + length :]
-    if how == "cut":
-        return data[:place]
-    if how == "splice":
-        return data[:place] + other[place:]
-    return other if how == "swap" else data[:place] + data[max(0, place - length) :]
-
-
-@pytest.mark.parametrize("kind", KINDS)
 @settings(
-    max_examples=12,
+    max_examples=40,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())
 def test_whatever_was_done_to_a_cache_it_is_mended_or_listed(
-    sound_caches: dict[str, Path], tmp_path: Path, kind: str, data: st.DataObject
+    sound_caches: dict[str, Path], tmp_path: Path, data: st.DataObject
 ) -> None:
     cache = tmp_path / "cache"
     shutil.rmtree(cache, ignore_errors=True)
-    shutil.copytree(sound_caches[kind], cache)
+    shutil.copytree(sound_caches[data.draw(st.sampled_from(list(KINDS)))], cache)
     names = own_files(cache)
     for name in data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=4, unique=True)):
-        other = (cache / data.draw(st.sampled_from(names))).read_bytes()
-        (cache / name).write_bytes(tampered((cache / name).read_bytes(), other, data))
+        # A piece is lost, and other bytes or the end of another file stand there.
+        old, other = ((cache / one).read_bytes() for one in (name, data.draw(st.sampled_from(names))))
+        start, lost = data.draw(st.integers(0, len(old))), data.draw(st.integers(0, 64))
+        new = data.draw(st.sampled_from([old[start + lost :], other[start:], b""]) | st.binary(max_size=64))
+        (cache / name).write_bytes(old[:start] + new)
     done = mended(cache)
     assert {path.name for path in tmp_path.iterdir()} == {"cache"}
     if LOST not in outcomes(done):
@@ -388,13 +343,10 @@ def test_whatever_was_done_to_a_cache_it_is_mended_or_listed(
 
 def test_the_command_repairs_or_says_what_is_left(fresh: MakeCopy) -> None:
     cache = fresh("arrow")
-    assert run("repair", "--cache", cache)[0] == 0
     (cache / "cache.json").unlink()
     code, shown = run("repair", "--cache", cache, "--dry-run")
-    assert code == 0
-    assert "would be repaired" in shown
+    assert (code, "would be repaired" in shown) == (0, True)
     assert run("repair", "--cache", cache)[0] == 0
     flip(only(cache, "corpora/*/corpus.json"), 50)
     code, shown = run("repair", "--cache", cache)
-    assert code == 1
-    assert "embedcache build SRC --name corpus" in shown
+    assert (code, "embedcache build SRC --name corpus" in shown) == (1, True)
