@@ -1,4 +1,4 @@
-"""Live teacher of stored vectors, set up to compute as it did when they were made."""
+"""Live teacher of stored vectors, computing as it did when they were made: in their dtype and backend."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embedcache.contract import Contract
-from embedcache.errors import InputError, TeacherError
+from embedcache.errors import InputError, MissingExtraError, TeacherError
 from embedcache.store import Shard
 from embedcache.teacher.options import PROJECTION
 
@@ -53,6 +53,7 @@ class Computing:
         from embedcache.teacher.encode import Encoder
         from embedcache.teacher.inference import resolve_compute_dtype
         from embedcache.teacher.load import load_by_contract
+        from embedcache.teacher.openvino_model import TORCH, takes_openvino
 
         try:
             loaded = load_by_contract(
@@ -67,6 +68,7 @@ class Computing:
             if self.teacher_model is not None or contract.output == PROJECTION:
                 raise
             raise TeacherError(f"{error}; or give its folder with teacher_model") from error
+        shards = list(shards)
         dtype = self.compute_dtype
         if dtype is None:
             dtype = next(iter(compute_dtypes(shards)), "auto")
@@ -74,14 +76,25 @@ class Computing:
                 resolve_compute_dtype(dtype, loaded.model.device)
             except InputError:
                 dtype = "auto"
-        return Encoder(loaded, compute_dtype=dtype, batch_tokens=self.batch_tokens, threads=self.threads)
+        backend = next(iter(_recorded(shards, "backend", TORCH)), TORCH)
+        try:
+            takes_openvino(backend, loaded.model, resolve_compute_dtype(dtype, loaded.model.device))
+        except (InputError, MissingExtraError):
+            backend = TORCH
+        rest = {"batch_tokens": self.batch_tokens, "threads": self.threads}
+        return Encoder(loaded, compute_dtype=dtype, backend=backend, **rest)
 
 
 def compute_dtypes(shards: Iterable[Shard]) -> list[str]:
     """Return the compute dtypes of stored vectors, the most frequent first."""
+    return _recorded(shards, "compute_dtype")
+
+
+def _recorded(shards: Iterable[Shard], field: str, default: str | None = None) -> list[str]:
+    """Return the values of a field of the shards' provenance, the most frequent first."""
     counts: Counter[str] = Counter()
     for shard in shards:
-        dtype = shard.header.provenance.get("compute_dtype")
-        if isinstance(dtype, str):
-            counts[dtype] += len(shard)
-    return [dtype for dtype, _ in counts.most_common()]
+        value = shard.header.provenance.get(field, default)
+        if isinstance(value, str):
+            counts[value] += len(shard)
+    return [value for value, _ in counts.most_common()]

@@ -233,7 +233,7 @@ def encode_texts(
         remedy = "encode with that model under another name"
         source = cache.model_source(held)
         teacher = load_by_contract(source, held.contract, name=held.name, remedy=remedy, device="auto")
-    options = EncodeOptions()
+    options = EncodeOptions(backend="torch")  # a few texts do not pay for converting a model
     lazy = LazyTeacher(teacher, options, cache.derived_folder)
     ((name, contract),) = lazy.contracts.items()
     cache.refuse_other_contract(name, contract)

@@ -16,6 +16,7 @@ FORMATS = ("text", "jsonl", "csv", "tsv", "parquet", "arrow")
 CODEC_NAMES = ("float32", "float16", "int8", "pq")
 STORE_KINDS = ("arrow", "lmdb")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+BACKENDS = ("auto", "torch", "openvino")
 
 
 def all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -124,6 +125,13 @@ encode_options = all_of(
         show_default=True,
     ),
     click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps ..."),
+    choice(
+        "--backend",
+        BACKENDS,
+        "Runtime of the teacher; auto: OpenVINO on a CPU in float32, where it is installed.",
+        default="auto",
+        show_default=True,
+    ),
     count("--threads", "CPU threads.  [default: all cores]"),
     named("--devices", "LIST", "One process a device: 0,1,2,3, or all GPUs, or cpu,cpu."),
     named("--part", "I/N", "Encode the I-th of N parts of the texts, for several processes or machines."),

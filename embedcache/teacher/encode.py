@@ -22,13 +22,16 @@ from embedcache.errors import InputError, TeacherError
 from embedcache.pairs import split_pair
 from embedcache.teacher.batching import EncodeCounts, EncodedTexts, token_budget_batches
 from embedcache.teacher.inference import prepare, resolve_compute_dtype
+from embedcache.teacher.openvino_model import OPENVINO, PROBES, TORCH, OpenVinoModel, takes_openvino
 from embedcache.teacher.tokenize import FastTokenizer, TokenizedTexts, fast_tokenizer
 from embedcache.teacher.windows import TextEncoder
 
 if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
     from embedcache.teacher.load import Teacher
 
-DEFAULT_BATCH_TOKENS = {"cpu": 2048, "cuda": 65536, "mps": 16384}
+DEFAULT_BATCH_TOKENS = {OPENVINO: 512, "cpu": 2048, "cuda": 65536, "mps": 16384}
 
 
 class Encoder(TextEncoder):
@@ -38,11 +41,14 @@ class Encoder(TextEncoder):
         teachers: a loaded teacher; or two of the same model, its vectors and its logits, which come from one
             pass, side by side.
         compute_dtype: ``auto``, ``float32``, ``bfloat16`` or ``float16``.
-        batch_tokens: tokens per forward batch, padding counted; default: by device.
+        batch_tokens: tokens per forward batch, padding counted; default: by device and backend.
         threads: CPU threads for the forward pass; default: all cores.
+        backend: ``torch``, ``openvino`` or ``auto``, see :func:`.openvino_model.takes_openvino`.
 
     Raises:
         InputError: if an argument is out of range, or the device cannot compute in the dtype.
+        MissingExtraError: if the backend is not installed.
+        TeacherError: if the model does not convert for it.
     """
 
     def __init__(
@@ -51,6 +57,7 @@ class Encoder(TextEncoder):
         compute_dtype: str = "auto",
         batch_tokens: int | None = None,
         threads: int | None = None,
+        backend: str = TORCH,
     ) -> None:
         for name, value in (("batch_tokens", batch_tokens), ("threads", threads)):
             if value is not None and value < 1:
@@ -59,7 +66,6 @@ class Encoder(TextEncoder):
         model, contract = self.teacher.model, self.teacher.contract
         self.device = torch.device(model.device)
         self.dtype = resolve_compute_dtype(compute_dtype, self.device)
-        self.batch_tokens = batch_tokens or DEFAULT_BATCH_TOKENS.get(self.device.type, 16384)
         self.threads = threads or available_cores()
         # On a GPU a second stream launches work while the first waits for its result.
         self.streams = self.threads if self.device.type == "cpu" else 2
@@ -68,12 +74,34 @@ class Encoder(TextEncoder):
         # Pooling may leave the prompt out.
         prompted = model.preprocess(["x"], prompt=contract.prompt) if contract.prompt else {}
         self._prompt_length = {key: value for key, value in prompted.items() if key == "prompt_length"}
-        self._model = prepare(model, self.dtype)
         # A classifier takes unscaled vectors; those of the teacher itself are scaled in _output.
-        is_scaled = type(self._model[-1]).__name__ == "Normalize"
+        is_scaled = type(model[-1]).__name__ == "Normalize"
         self._scales = is_scaled and any(one.head is not None for one in teachers)
+        self._model: Any = self._convert(backend) or self._prepare()
+        place = OPENVINO if isinstance(self._model, OpenVinoModel) else self.device.type
+        self.batch_tokens = batch_tokens or DEFAULT_BATCH_TOKENS.get(place, 16384)
+
+    def _prepare(self, *, faster: bool = True) -> SentenceTransformer:
+        model = prepare(self.teacher.model, self.dtype, faster=faster)
         if self._scales:
-            del self._model[-1]
+            del model[-1]
+        return model
+
+    def _convert(self, backend: str) -> OpenVinoModel | None:
+        """Return the model for OpenVINO; None where torch runs it."""
+        if not takes_openvino(backend, self.teacher.model, self.dtype):
+            return None
+        try:
+            if self.tokenizer is None:
+                raise TeacherError(f"{self.teacher.name} has no fast tokenizer, which backend openvino needs")
+            tokenized = self.tokenizer(PROBES)
+            examples = [padded_features(tokenized, np.arange(n), self.tokenizer) for n in (2, len(PROBES))]
+            constants, model = self._prompt_length, self._prepare(faster=False)
+            return OpenVinoModel(model, examples, constants, threads=self.threads, streams=self.streams)
+        except TeacherError:
+            if backend == "auto":
+                return None
+            raise
 
     @property
     def provenance(self) -> dict[str, object]:
@@ -87,6 +115,7 @@ class Encoder(TextEncoder):
             "sentence_transformers": sentence_transformers.__version__,
             "torch": torch.__version__,
             "transformers": transformers.__version__,
+            **(self._model.provenance if isinstance(self._model, OpenVinoModel) else {}),
         }
 
     def start_stream(self) -> None:
@@ -158,7 +187,7 @@ class Encoder(TextEncoder):
     def forward(self, features: dict[str, Any]) -> Vectors:
         """Forward one padded batch; float32 of shape (rows, width).
 
-        Nothing else runs the model, so another runtime replaces this method and :func:`prepare`.
+        Nothing else runs the model.
         """
         moved = {
             name: value.to(self.device, non_blocking=True) if isinstance(value, torch.Tensor) else value

@@ -50,16 +50,17 @@ def has_native_bfloat16() -> bool:
     return any(getattr(torch.cpu, probe, bool)() for probe in probes)
 
 
-def prepare(model: SentenceTransformer, dtype: torch.dtype) -> SentenceTransformer:
-    """Copy a model for inference in ``dtype`` on its device, with faster layers where there are any.
+def prepare(model: SentenceTransformer, dtype: torch.dtype, *, faster: bool = True) -> SentenceTransformer:
+    """Copy a model for inference in ``dtype`` on its device.
 
     Args:
         model: the model; it is left unchanged.
         dtype: dtype of the forward pass.
+        faster: with faster layers where there are any.
     """
     copied = copy.deepcopy(model).to(dtype)
     copied.eval()
-    if can_pack(torch.device(model.device), dtype):
+    if faster and can_pack(torch.device(model.device), dtype):
         _pack_linears(copied)
         use_short_attention(copied)
     return copied

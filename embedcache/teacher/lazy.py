@@ -85,6 +85,7 @@ class LazyTeacher:
             compute_dtype=encode.compute_dtype,
             batch_tokens=encode.batch_tokens,
             threads=encode.threads,
+            backend=encode.backend,
         )
 
     @cached_property

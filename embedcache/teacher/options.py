@@ -57,6 +57,8 @@ class EncodeOptions:
         token_embeddings: also keep the teacher's table of input token embeddings.
         compute_dtype: ``auto``, ``float32``, ``bfloat16`` or ``float16``.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps`` ...
+        backend: ``torch``, ``openvino``, or ``auto``: OpenVINO where it is installed and the teacher, of at
+            least 10 million parameters, computes on a CPU in float32.
         batch_tokens: tokens per forward batch; default: by device.
         threads: CPU threads; default: all cores.
         devices: one process a device, such as ``0,1`` (GPUs), ``cpu,cpu`` or ``all`` (all GPUs); threads are
@@ -72,6 +74,7 @@ class EncodeOptions:
     token_embeddings: bool = False
     compute_dtype: str = "auto"
     device: str = "auto"
+    backend: str = "auto"
     batch_tokens: int | None = None
     threads: int | None = None
     devices: str | None = None
