@@ -107,6 +107,8 @@ def test_widths_that_four_does_not_divide(dimension: int, width: int) -> None:
     trained = pq.train(vectors)
     assert pq.stored_width(dimension) == trained.width(dimension) == width
     assert np.abs(trained.decode(trained.encode(vectors)) - vectors).mean() < 0.1
+    with pytest.raises(InputError, match="width"):
+        trained.encode(np.ones((1, 20), np.float32))
 
 
 def test_a_codebook_comes_back_from_its_file_and_any_changed_byte_is_found(tmp_path: Path) -> None:

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from pair_helpers import joined
 from student_teachers import make_teacher
 from tokenizers.processors import TemplateProcessing
@@ -22,7 +20,6 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from embedcache.errors import InputError, TeacherError
 from embedcache.pairs import join_pair
-from embedcache.teacher.batching import token_budget_batches
 from embedcache.teacher.encode import Encoder, padded_features
 from embedcache.teacher.inference import (
     PackedLinear,
@@ -122,19 +119,6 @@ def test_bfloat16_is_near_and_float16_needs_a_gpu(loaded_teacher: Teacher, expec
 
 
 # Batches
-
-
-LENGTHS = st.lists(st.integers(0, 50), max_size=60).map(lambda found: np.array(found, dtype=np.int64))
-
-
-@given(lengths=LENGTHS, budget=st.integers(1, 120))
-def test_batches_hold_every_row_once_and_are_full(lengths: np.ndarray, budget: int) -> None:
-    batches = token_budget_batches(lengths, budget)
-    assert sorted(row for batch in batches for row in batch.tolist()) == list(range(len(lengths)))
-    sizes, longest = [len(batch) for batch in batches], [int(lengths[batch].max()) for batch in batches]
-    assert all(size == 1 or size * most <= budget for size, most in zip(sizes, longest, strict=True))
-    # Only the last one has room for another row.
-    assert all((size + 1) * most > budget for size, most in zip(sizes[:-1], longest, strict=False))
 
 
 @pytest.mark.parametrize("pads_left", [False, True])

@@ -77,13 +77,6 @@ def test_the_first_error_is_raised_and_at_most_a_temporary_file_is_left(
     assert len(left) == (not can_remove)
 
 
-@pytest.mark.parametrize("place", ["file", "file/below"])
-def test_a_folder_that_is_a_file_is_refused(tmp_path: Path, place: str) -> None:
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(StorageError, match="file"):
-        fsio.make_directory(tmp_path / place)
-
-
 @pytest.mark.parametrize(("code", "is_harmless"), [(errno.EINVAL, True), (errno.EIO, False)])
 def test_folders_that_cannot_be_synced_are_written_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, is_harmless: bool

@@ -94,17 +94,6 @@ def test_columns_of_arrow_may_be_dictionaries_large_or_views(tmp_path: Path) -> 
                 assert report.skipped == {"null": 1}
 
 
-def test_batches_are_full_across_files_of_any_format_in_the_order_named(tmp_path: Path) -> None:
-    texts = [[f"{kind} {number}" for number in range(5)] for kind in ENDINGS]
-    names = [f"{9 - number}{ending}" for number, ending in enumerate(ENDINGS.values())]
-    made = zip(names, ENDINGS, texts, strict=True)
-    files = [put(tmp_path, name, encoded(kind, rows_of(some))) for name, kind, some in made]
-    batches = list(read_batches(files, ReadOptions(), ReadReport(), batch_rows=4))
-    assert [len(batch.texts) for batch in batches] == [4] * 7 + [2]
-    assert [text for batch in batches for text in batch.texts] == [text for some in texts for text in some]
-    assert batches[0].ids is batches[0].labels is None
-
-
 # --- what is kept, skipped, or an error ------------------------------------------------------------------
 
 TRIMMED = ["first", " \tsecond \ufeff", "\rlast\r"]
@@ -127,6 +116,7 @@ SKIPPED = [
     ("jsonl", b'{"text": "a\\u0000b"}\n', "nul byte"),
     ("jsonl", b'{"text": "half \\ud83d"}\n', "invalid utf-8"),
     ("csv", b",2\n", "empty"),
+    ("csv", b"\r\n", "empty"),
     ("csv", b'"a" b,4\n', "malformed csv"),
     ("csv", b"c,d,e\n", "wrong number of columns"),
     ("csv", b"last", "wrong number of columns"),
@@ -216,6 +206,7 @@ REFUSED: list[tuple[str, bytes, dict[str, Any], str]] = [
     ("rows.txt", encoded("parquet", rows_of(["a"])), {}, "PAR1"),
     ("rows.jsonl", np.random.default_rng(0).bytes(3000), {}, "binary data"),
     ("rows.txt.gz", b"plain\n", {}, "gz"),
+    ("header.csv", b"t\xe9xt\na\n", {}, "header"),
     ("open.csv", b'id,text\n1,a\n2,"open\n3,c\n4,d\n', {}, r"open\.csv:3: .*quote"),
     ("twice.csv", b"text,text\na,b\n", {}, "2 columns"),
     ("labels.jsonl", b'{"text": "t", "y": 1}\n{"text": "t", "y": "b"}\n', {"label_column": "y"}, ":2: label"),

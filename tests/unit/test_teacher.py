@@ -326,7 +326,7 @@ def test_code_of_the_folder_is_refused_and_not_run(folder: Path, tmp_path: Path,
 
 
 DAMAGES: dict[str, Callable[[Path], object]] = {
-    "no model": lambda folder: (folder / "config.json").unlink(),
+    "no model": lambda folder: shutil.rmtree(folder) or folder.mkdir(),
     "no weights": lambda folder: (folder / "model.safetensors").unlink(),
     "half the weights": lambda folder: os.truncate(folder / "model.safetensors", 4000),
     "modules.json {": lambda folder: (folder / "modules.json").write_text("{"),

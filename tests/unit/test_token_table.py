@@ -178,6 +178,10 @@ def test_the_bytes_of_a_table_with_a_projection_never_change(path: Path) -> None
 
 
 def test_any_changed_byte_and_another_teacher_are_refused(path: Path) -> None:
+    numbers: Any = tuple(range(7))
+    replace(PLAIN, tokens=numbers).write(path, CONTRACT)
+    with pytest.raises(CorruptCacheError, match="tokens"):
+        TokenTable.read(path, CONTRACT)
     WHOLE.write(path, CONTRACT)
     with pytest.raises(CorruptCacheError):
         TokenTable.read(path, fake_teacher(16, seed=1).contract)
