@@ -65,6 +65,8 @@ class Encoder(TextEncoder):
         self.teacher, self.teachers = teachers[0], teachers
         model, contract = self.teacher.model, self.teacher.contract
         self.device = torch.device(model.device)
+        if backend == OPENVINO and compute_dtype == "auto":
+            compute_dtype = "float32"
         self.dtype = resolve_compute_dtype(compute_dtype, self.device)
         self.threads = threads or available_cores()
         # On a GPU a second stream launches work while the first waits for its result.
@@ -189,21 +191,38 @@ class Encoder(TextEncoder):
 
         Nothing else runs the model.
         """
-        moved = {
-            name: value.to(self.device, non_blocking=True) if isinstance(value, torch.Tensor) else value
-            for name, value in features.items()
-        }
+        is_cuda = self.device.type == "cuda"
+        moved = {}
+        for name, value in features.items():
+            if isinstance(value, torch.Tensor):
+                # Only out of pinned memory does a copy not block.
+                value = (value.pin_memory() if is_cuda else value).to(self.device, non_blocking=is_cuda)
+            moved[name] = value
         with torch.inference_mode():
             vectors = self._model(moved)["sentence_embedding"]
-            return np.concatenate([self._output(one, vectors) for one in self.teachers], axis=1)
+            found = to_host([self._output(one, vectors) for one in self.teachers])
+        rows = zip(self.teachers, found, strict=True)
+        return np.concatenate([one.head.logits(own) if one.head else own for one, own in rows], axis=1)
 
-    def _output(self, teacher: Teacher, vectors: torch.Tensor) -> Vectors:
+    def _output(self, teacher: Teacher, vectors: torch.Tensor) -> torch.Tensor:
         if teacher.head is not None:
-            return teacher.head.logits(vectors.float().cpu().numpy())
+            return vectors.float()
         if self._scales:
             vectors = torch.nn.functional.normalize(vectors, p=2, dim=1)
-        found: Vectors = vectors[:, : teacher.contract.truncate_dim].float().cpu().numpy()
-        return found
+        return vectors[:, : teacher.contract.truncate_dim].float()
+
+
+def to_host(tensors: Sequence[torch.Tensor]) -> list[Vectors]:
+    """Copy tensors to the host; from CUDA through pinned memory, waiting for these copies alone."""
+    if tensors[0].device.type != "cuda":
+        return [tensor.cpu().numpy() for tensor in tensors]
+    pinned = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
+    for host, tensor in zip(pinned, tensors, strict=True):
+        host.copy_(tensor, non_blocking=True)
+    copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    copied.record(torch.cuda.current_stream(tensors[0].device))
+    copied.synchronize()
+    return [host.numpy() for host in pinned]
 
 
 def padded_features(

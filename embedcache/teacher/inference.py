@@ -4,6 +4,8 @@ On x86 CPUs linear layers get weights laid out once for oneDNN (instead of at ev
 GELU fused in. Short sequences get a plain softmax attention: PyTorch's blocked CPU kernel spends its time on
 bookkeeping when a sequence is a dozen tokens long, and its backward pass in bfloat16 takes a third of a whole
 training step. Longer sequences go to the blocked kernel.
+
+On GPUs in half precision attention skips the padding where flash-attn is installed.
 """
 
 from __future__ import annotations
@@ -63,6 +65,8 @@ def prepare(model: SentenceTransformer, dtype: torch.dtype, *, faster: bool = Tr
     if faster and can_pack(torch.device(model.device), dtype):
         _pack_linears(copied)
         use_short_attention(copied)
+    elif faster:
+        use_flash_attention(copied, dtype)
     return copied
 
 
@@ -130,6 +134,30 @@ def use_short_attention(model: SentenceTransformer) -> None:
         AttentionInterface.register(_SHORT_ATTENTION, short_attention)
         AttentionMaskInterface.register(_SHORT_ATTENTION, sdpa_mask)
         inner.set_attn_implementation(_SHORT_ATTENTION)
+
+
+def use_flash_attention(model: SentenceTransformer, dtype: torch.dtype) -> None:
+    """Make a model on a GPU attend over real tokens only, without padding, where flash-attn can."""
+    from transformers.utils import is_flash_attn_2_available
+
+    from embedcache.teacher.modules import quiet_transformers
+
+    first: Any = model[0]
+    inner: Any = getattr(first, "model", None)
+    device = torch.device(model.device)
+    if (
+        device.type == "cuda"
+        and dtype in (torch.bfloat16, torch.float16)
+        and getattr(inner, "_supports_flash_attn", False)
+        and getattr(inner.config, "_attn_implementation", None) == "sdpa"
+        and is_flash_attn_2_available()
+        # Its kernels need Ampere or later.
+        and torch.cuda.get_device_capability(device) >= (8, 0)
+    ):
+        with quiet_transformers():
+            inner.set_attn_implementation("flash_attention_2")
+        # Batches stay padded outside attention.
+        first.unpad_inputs = False
 
 
 def short_attention(

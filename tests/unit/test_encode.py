@@ -363,3 +363,16 @@ def test_short_attention_is_attention(width: int, padded: bool, options: dict[st
     found, _ = short_attention(module, query, key, value, mask, **options)
     wanted, _ = sdpa_attention_forward(module, query, key, value, mask, **options)
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
+
+
+# GPU
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(("dtype", "least"), [("float32", 0.99999), ("auto", 0.98)])
+def test_vectors_of_a_gpu_are_near(
+    tiny_teacher: Path, expected: np.ndarray, dtype: str, least: float
+) -> None:
+    teacher = load_teacher(tiny_teacher, device="cuda")
+    found = encoder(teacher, compute_dtype=dtype, batch_tokens=500).encode(TEXTS).vectors
+    assert ((found * expected).sum(axis=1) / np.linalg.norm(found, axis=1)).min() > least
