@@ -174,8 +174,18 @@ def test_what_is_pushed_is_pulled(remote: str, cache: Path, tmp_path: Path) -> N
     check = verify_remote(remote)
     assert check.is_sound
     assert check.objects == len(objects)
-    now = time.time()
-    assert all(abs(found.time - now) < 600 for found in Remote(remote).find("objects").values())
+    now, opened = time.time(), Remote(remote)
+    assert all(abs(found.time - now) < 600 for found in opened.find("objects").values())
+    # An object is replaced, and what is taken back is deleted.
+    path = object_path(next(cache.glob("teachers/*/shards/*.arrow")).stem)
+    opened.write(path, b"damaged")
+    assert verify_remote(remote).damaged.keys() == {path[-64:]}
+    assert push(cache, remote).sent == 1
+    drop(remote, [first.manifest])
+    assert (list_remote(remote), collect(remote).files) == ({}, 0)
+    assert "nothing was pushed" in _one_error(lambda: pull(tmp_path / "none", remote))
+    assert collect(remote, clock=lambda: time.time() + 15 * DAY).files == len(objects)
+    assert opened.find("objects") == {}
 
 
 def test_what_another_process_adds_is_seen_at_once(remote: str, cache: Path, tmp_path: Path) -> None:
@@ -191,30 +201,6 @@ def test_what_another_process_adds_is_seen_at_once(remote: str, cache: Path, tmp
     drop(remote, [digest_in(added)])
     assert sorted(reader.names_in("manifests")) == before
     assert reader.stat(f"manifests/{added}") is None
-
-
-def test_a_damaged_object_is_replaced(remote: str, cache: Path) -> None:
-    push(cache, remote)
-    path = object_path(next(cache.glob("teachers/*/shards/*.arrow")).stem)
-    Remote(remote).write(path, b"damaged")
-    assert verify_remote(remote).damaged.keys() == {path[-64:]}
-    assert push(cache, remote).sent == 1
-    assert verify_remote(remote).is_sound
-
-
-def test_what_is_dropped_is_collected_when_it_is_old(remote: str, cache: Path, tmp_path: Path) -> None:
-    manifest = push(cache, remote).manifest
-    objects = objects_of(cache)
-    assert collect(remote, clock=lambda: time.time() + 30 * DAY).files == 0
-    drop(remote, [manifest])
-    assert list_remote(remote) == {}
-    assert "nothing was pushed" in _one_error(lambda: pull(tmp_path / "there", remote))
-    assert collect(remote).files == 0
-    assert collect(remote, clock=lambda: time.time() + 15 * DAY).files == len(objects)
-    assert Remote(remote).find("objects") == {}
-    manifest = push(cache, remote).manifest
-    assert drop(remote, [manifest], now=True).files == len(objects)
-    assert Remote(remote).find("objects") == {}
 
 
 @pytest.mark.parametrize("act", ["push", "pull"])

@@ -151,7 +151,7 @@ def test_a_dry_run_lists_what_is_missing(tmp_path: Path, two: tuple[Path, Path])
     assert done.corpora == {"b": 120}
 
 
-@pytest.mark.parametrize("codec", ["float32", "float16", "int8", "pq"])
+@pytest.mark.parametrize("codec", ["float16", "pq"])
 def test_there_and_back_between_stores_gives_the_same_files(tmp_path: Path, codec: str) -> None:
     source = cache_of(tmp_path / "a", batch(0, 320), codec=codec, corpus=("all", TEXTS))
     copied(tmp_path / "lmdb", source.folder, store="lmdb")
@@ -193,14 +193,13 @@ def test_the_preferred_vectors_are_kept_and_the_others_left_out(
     assert merged.container(CONTRACT).names() == names
 
 
-@pytest.mark.parametrize("prefer", ["FIRST", "LAST"])
-def test_vectors_of_the_target_are_never_replaced(at_odds: tuple[Path, Path], prefer: str) -> None:
+def test_vectors_of_the_target_are_never_replaced(at_odds: tuple[Path, Path]) -> None:
     a, b = at_odds
     before = files(a)
     with pytest.raises(VectorConflictError):
         copied(a, b)
     assert files(a) == before
-    copied(a, b, prefer=prefer)
+    copied(a, b, prefer="LAST")
     assert before.items() <= files(a).items()
     assert is_exact(Cache(a), 0, 100)
     assert rows_of(Cache(a)) == {"float32": 120}
@@ -217,7 +216,7 @@ def test_the_finer_codec_wins_a_conflict(tmp_path: Path, into_target: bool) -> N
     assert is_exact(Cache(target), 30, 60)
 
 
-@pytest.mark.parametrize(("codec", "least"), [("float16", 0.99999), ("int8", 0.999), ("pq", 0.5)])
+@pytest.mark.parametrize(("codec", "least"), [("int8", 0.999), ("pq", 0.5)])
 def test_another_codec_states_what_it_lost(tmp_path: Path, codec: str, least: float) -> None:
     source = cache_of(tmp_path / "a", batch(0, 200), batch(200, 320))
     copied(tmp_path / "out", source.folder, codec=codec)
@@ -233,9 +232,7 @@ def test_another_codec_states_what_it_lost(tmp_path: Path, codec: str, least: fl
     assert files(tmp_path / "back") == files(new.folder)
 
 
-@pytest.mark.parametrize(
-    ("codec", "kind"), [("float32", "arrow"), ("float16", "lmdb"), ("int8", "lmdb"), ("pq", "arrow")]
-)
+@pytest.mark.parametrize(("codec", "kind"), [("float32", "arrow"), ("pq", "lmdb")])
 def test_small_shards_become_full_ones(tmp_path: Path, codec: str, kind: str) -> None:
     small = [batch(start, start + 10) for start in range(270, 320, 10)]
     batches = [batch(0, 280), *small, batch(0, 20, dtype="bfloat16")]
@@ -283,24 +280,22 @@ def test_rows_are_copied_with_their_views_and_vectors(tmp_path: Path, whole: Cac
     assert verify(part.folder).damage == []
 
 
-@pytest.mark.parametrize(
-    ("options", "noun"),
-    [
-        ({"teachers": ["none"]}, "none"),
-        ({"corpora": ["none"]}, "none"),
-        ({"corpora": ["news=a name"]}, "a name"),
-        ({"where": "label = 1"}, "label"),
-        ({"where": "label = 8", "corpora": ["news"]}, "no row"),
-        ({"prefer": "first"}, "prefer"),
-        ({"shard_rows": 0}, "shard_rows"),
-        ({"codec": "float8"}, "float8"),
-    ],
-)
-def test_what_is_not_there_is_an_error(
-    tmp_path: Path, whole: Cache, options: dict[str, Any], noun: str
-) -> None:
-    with pytest.raises(InputError, match=noun):
-        copied(tmp_path / "part", whole.folder, **options)
+WRONG: dict[str, dict[str, Any]] = {
+    "none": {"teachers": ["none"]},
+    "corpus no": {"corpora": ["no"]},
+    "a name": {"corpora": ["news=a name"]},
+    "label": {"where": "label = 1"},
+    "no row": {"where": "label = 8", "corpora": ["news"]},
+    "prefer": {"prefer": "first"},
+    "shard_rows": {"shard_rows": 0},
+    "float8": {"codec": "float8"},
+}
+
+
+def test_what_is_not_there_is_an_error(tmp_path: Path, whole: Cache) -> None:
+    for noun, options in WRONG.items():
+        with pytest.raises(InputError, match=noun):
+            copied(tmp_path / "part", whole.folder, **options)
     assert not (tmp_path / "part").exists()
 
 
@@ -366,8 +361,10 @@ def test_what_belongs_to_a_teacher_is_copied_with_it(tmp_path: Path, whole: Cach
     assert verify(out.folder).damage == []
 
 
-@pytest.mark.parametrize("way", ["damaged", "link"])
-@pytest.mark.parametrize("what", ["shards/*", "corpora/a/*.arrow", "corpora/a/views/crop/*.arrow"])
+@pytest.mark.parametrize(
+    ("what", "way"),
+    [("shards/*", "damaged"), ("corpora/a/*.arrow", "link"), ("corpora/a/views/crop/*.arrow", "damaged")],
+)
 def test_a_damaged_source_or_a_file_outside_is_refused(
     tmp_path: Path, two: tuple[Path, Path], what: str, way: str
 ) -> None:
@@ -383,19 +380,13 @@ def test_a_damaged_source_or_a_file_outside_is_refused(
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"prefer": "LAST"},
-        {"codec": "int8", "prefer": "FIRST"},
-        {"shard_rows": 30, "prefer": "LAST"},
-        {"corpora": ["a"], "where": "row % 2 = 0", "prefer": "FIRST"},
-    ],
-    ids=str,
+    "options", [{"codec": "int8"}, {"corpora": ["a"], "where": "row % 2 = 0"}], ids=["codec", "where"]
 )
 def test_killed_anywhere_the_same_copy_ends_alike(
     tmp_path: Path, at_odds: tuple[Path, Path], options: dict[str, Any]
 ) -> None:
     add_view(Cache(at_odds[0]).corpus(), "crop")
+    options = {**options, "prefer": "FIRST"}
     copied(tmp_path / "clean", *at_odds, **options)
     clean, kills = files(tmp_path / "clean"), 0
     for stop in range(1, 2000, 11):

@@ -116,17 +116,10 @@ def polled(mirror: Path) -> Iterator[list[int]]:
         thread.join()
 
 
-def wait_for(is_true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not is_true():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 # Vectors
 
 
-@pytest.mark.parametrize("codecs", [["float16"], ["pq"], ["int8", "float32"]], ids="-".join)
+@pytest.mark.parametrize("codecs", [["pq"], ["int8", "float32"]], ids="-".join)
 def test_vectors_are_those_of_a_pulled_cache(tmp_path, teacher, codecs):
     """Of texts that are stored in several codecs, the finest is read."""
     for number, codec in enumerate(codecs):
@@ -230,20 +223,6 @@ def test_processes_share_a_mirror_and_its_limit(remote, tmp_path, size):
     assert not list((tmp_path / "mirror").rglob(".tmp-*"))
 
 
-def test_several_threads_read_one_store(source, remote, tmp_path, size):
-    expected = gather(store_of(source))
-    with streamed(remote, tmp_path / "mirror", size(3.2)) as store:
-        positions = store.locate(key_array(TEXTS))
-
-        def is_same(seed: int) -> bool:
-            rows = np.random.default_rng(seed).choice(600, 5)
-            store.want([seed % 12], [seed % 11])
-            return np.array_equal(store.gather(positions[rows]), expected[rows])
-
-        with ThreadPoolExecutor(4) as pool:
-            assert all(pool.map(is_same, range(40), timeout=60))
-
-
 def test_the_least_recently_used_goes_first_and_one_has_to_fit(remote, tmp_path, size):
     with streamed(remote, tmp_path / "mirror", size(3.2)) as store:
         for shard in (0, 1, 2, 0, 3):
@@ -254,22 +233,6 @@ def test_the_least_recently_used_goes_first_and_one_has_to_fit(remote, tmp_path,
         pytest.raises(StorageError, match="cache_limit"),
     ):
         store.gather(rows_of(store, 2))
-
-
-def test_rows_of_the_window_before_are_still_here_for_the_batch_between_two(
-    remote, tmp_path, monkeypatch, size
-):
-    fetched: list[str] = []
-    slow_down(monkeypatch, 0, fetched)
-    with streamed(remote, tmp_path / "mirror", size(4.2)) as store:
-        store.want([0, 1], [2, 3])
-        store.gather(rows_of(store, 0, 1))
-        wait_for(lambda: len(names_in(tmp_path / "mirror")) == 4)
-        store.want([2, 3], [4, 5])
-        time.sleep(0.05)
-        store.gather(rows_of(store, 1, 2))
-        wait_for(lambda: {store.shard_names[4], store.shard_names[5]} <= names_in(tmp_path / "mirror"))
-    assert len(fetched) == len({*fetched}) == 6
 
 
 # Folders
@@ -311,7 +274,7 @@ def test_of_several_corpora_and_versions_one_is_chosen(own, source, teacher, tmp
 # Damage
 
 
-@pytest.mark.parametrize("damage", [flip_middle, Path.unlink, lambda path: path.write_bytes(b"")])
+@pytest.mark.parametrize("damage", [flip_middle, Path.unlink])
 def test_an_object_that_is_damaged_or_gone_is_refused_by_name(own, tmp_path, damage, size):
     with streamed(own, tmp_path / "mirror", size(3.2)) as store:
         damage(own / object_path(store.shard_names[5]))
@@ -332,8 +295,7 @@ def test_a_shard_that_is_damaged_in_the_mirror_is_fetched_again(remote, tmp_path
         np.testing.assert_array_equal(store.gather(rows_of(store, 5)), first)
 
 
-@pytest.mark.parametrize("is_here", [False, True])
-@pytest.mark.parametrize("what", ["keys", "codec"])
+@pytest.mark.parametrize(("what", "is_here"), [("keys", True), ("codec", False)])
 def test_a_manifest_that_lies_about_a_shard_is_refused(own, tmp_path, what, is_here, size):
     """The key list is another shard's, or the codec is a finer one; also of a shard that is in the mirror."""
     (files,) = (value["files"] for value in manifests_of(own))
