@@ -39,6 +39,7 @@ from embedcache.store import FolderShards, LmdbShards, ShardStore
 from embedcache.store.checked import CHECKED, CheckedFiles
 from embedcache.store.containers import open_container
 from embedcache.store.index import StoreIndex
+from embedcache.teacher.resolve import SERVED_PREFIX
 from embedcache.teacher.token_table import TokenTable, read_stored
 
 if TYPE_CHECKING:
@@ -235,7 +236,8 @@ class Cache:
         if (source := noted_model(self.derived_folder, teacher.contract.id)) is not None:
             return source
         revision = teacher.origin.get("revision")
-        spec = teacher.origin.get("spec", teacher.name)
+        # Whoever pushed a teacher chose its server: texts are sent to one that this machine has built with.
+        spec = teacher.origin.get("spec", teacher.name).removeprefix(SERVED_PREFIX)
         return f"{spec}@{revision}" if revision and "@" not in spec else spec
 
     def store(self, contract: Contract, codec: str | None = None, kind: str | None = None) -> ShardStore:

@@ -18,6 +18,9 @@ from embedcache.fsio import canonical_json
 
 _REMEDY = "it is damaged, or needs an upgrade of embedcache"
 
+SERVED = "served"
+"""Pooling of a served teacher, whose contract names server and model in place of digests."""
+
 # What Arrow, and the machine, can still work with.
 Size = Annotated[int, Field(ge=0, lt=1 << 31)]
 
@@ -27,10 +30,12 @@ class Contract:
     """Settings that determine a vector.
 
     Attributes:
-        weights: sha256 over names, dtypes, shapes and bytes of the weight tensors, in any files.
+        weights: sha256 over names, dtypes, shapes and bytes of the weight tensors, in any files; of a served
+            teacher ``openai:MODEL@URL``.
         tokenizer: sha256 of the tokenizer's files, padding and truncation settings left out.
         architecture: sha256 of the model's ``config.json``, fields without influence on a vector left out.
-        pooling: how token vectors become one: ``mean``, ``cls``, ``pooler``, ``lasttoken``, or ``none``.
+        pooling: how token vectors become one: ``mean``, ``cls``, ``pooler``, ``lasttoken``, ``none`` or
+            ``served``.
         modules: modules after the pooling (Dense and the like), as canonical JSON; empty for none.
         prompt: text put before every sentence; empty for none.
         max_length: tokens after which a text is cut, special tokens counted; 0 means never.
@@ -58,6 +63,11 @@ class Contract:
     def id(self) -> str:
         """The sha256 of the contract, 64 hexadecimal digits: the teacher's name on disk."""
         return hashlib.sha256(canonical_json(self.to_json())).hexdigest()
+
+    @property
+    def is_served(self) -> bool:
+        """Whether a server computes the vectors, so that no digest of the weights is known."""
+        return self.pooling == SERVED
 
     def to_json(self) -> dict[str, object]:
         """Return the contract as a JSON object."""

@@ -31,6 +31,12 @@ class TeacherError(EmbedCacheError, ValueError):
     """A teacher that cannot be found, loaded or understood."""
 
 
+class ServedTeacherError(TeacherError):
+    """A server that cannot be reached, refuses a request or gives an answer that cannot be used."""
+
+    exit_code = 1
+
+
 class PoolingNeededError(TeacherError):
     """A model folder that does not say how its token vectors become a sentence vector."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from embedcache.contract import Contract
 from embedcache.errors import InputError, MissingExtraError, TeacherError
 from embedcache.store import Shard
-from embedcache.teacher.options import PROJECTION
+from embedcache.teacher.options import PROJECTION, EncodeOptions
 
 if TYPE_CHECKING:
     from embedcache.teacher.windows import TextEncoder
@@ -50,8 +50,8 @@ class Computing:
             ContractMismatchError: if the model has another contract; it names the fields that differ.
             InputError: if the device cannot compute in the dtype asked for.
         """
-        from embedcache.teacher.encode import Encoder
         from embedcache.teacher.inference import resolve_compute_dtype
+        from embedcache.teacher.lazy import encoder_of
         from embedcache.teacher.load import load_by_contract
         from embedcache.teacher.openvino_model import TORCH, takes_openvino
 
@@ -65,9 +65,11 @@ class Computing:
                 trust_remote_code=self.trust_remote_code,
             )
         except TeacherError as error:
-            if self.teacher_model is not None or contract.output == PROJECTION:
+            if self.teacher_model is not None or contract.output == PROJECTION or contract.is_served:
                 raise
             raise TeacherError(f"{error}; or give its folder with teacher_model") from error
+        if contract.is_served:
+            return encoder_of([loaded], EncodeOptions(batch_tokens=self.batch_tokens))
         shards = list(shards)
         dtype = self.compute_dtype
         if dtype is None:
@@ -81,8 +83,10 @@ class Computing:
             takes_openvino(backend, loaded.model, resolve_compute_dtype(dtype, loaded.model.device))
         except (InputError, MissingExtraError):
             backend = TORCH
-        rest = {"batch_tokens": self.batch_tokens, "threads": self.threads}
-        return Encoder(loaded, compute_dtype=dtype, backend=backend, **rest)
+        how = EncodeOptions(
+            compute_dtype=dtype, backend=backend, batch_tokens=self.batch_tokens, threads=self.threads
+        )
+        return encoder_of([loaded], how)
 
 
 def compute_dtypes(shards: Iterable[Shard]) -> list[str]:

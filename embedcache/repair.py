@@ -21,6 +21,7 @@ from embedcache.cache import Cache, CachedTeacher
 from embedcache.cache_documents import CACHE_MARKER, read_origin
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus, find_texts
+from embedcache.doctor.canary import refuse_changed_server
 from embedcache.errors import CorruptCacheError, EmbedCacheError, NonFiniteVectorError, TeacherError
 from embedcache.fsio import (
     explain_os_error,
@@ -239,6 +240,7 @@ class _Repairer:
                     read_projection(Cache(self.folder), self._known_as(contract))
                 elif windows:
                     encoder = self._load(contract, (*store.shards, *lost))
+                    refuse_changed_server(store, lambda: self._texts, lambda s: encoder.encode(s).vectors)
                 if findings:
                     self._clear(contract, {one.path for one in findings})
                 codec = lost[0].header.codec if lost and not sound else None

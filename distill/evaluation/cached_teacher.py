@@ -83,6 +83,7 @@ def cached_teacher(
     import numpy as np
 
     import embedcache
+    from embedcache.doctor.canary import refuse_changed_server
     from embedcache.keys import key_array
 
     opened = embedcache.open(folder)
@@ -105,6 +106,7 @@ def cached_teacher(
         model = load()
         if contract is not None:
             _require_same(contract, model)
+            refuse_changed_server(stores[0], opened.corpora, model.encode)
         return model
 
     model = EvaluatedModel(

@@ -153,8 +153,9 @@ def _load_torch(
 ) -> EvaluatedModel:
     from distill.students.student import count_parameters
     from embedcache.errors import PoolingNeededError, TeacherError
-    from embedcache.teacher.encode import Encoder as TeacherEncoder
+    from embedcache.teacher.lazy import encoder_of
     from embedcache.teacher.load import load_by_contract, load_teacher
+    from embedcache.teacher.options import EncodeOptions
 
     if contract is None:
         try:
@@ -167,9 +168,9 @@ def _load_torch(
     else:
         remedy = "give --teacher to compare with another one"
         teacher = load_by_contract(folder, contract, name=name or "teacher", remedy=remedy, device=device)
-    parameters = count_parameters(teacher.model)
+    is_here = not teacher.contract.is_served
     # One encoder for all calls: making it ready lays out the weights anew.
-    encoder = TeacherEncoder(teacher, compute_dtype=compute_dtype)
+    encoder = encoder_of([teacher], EncodeOptions(compute_dtype=compute_dtype, backend="torch"))
 
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
         return encoder.encode(texts).vectors
@@ -183,13 +184,13 @@ def _load_torch(
 
     return EvaluatedModel(
         name=teacher.name,
-        parameters=parameters,
-        megabytes=weight_bytes(teacher.folder) / _BYTES_PER_MEGABYTE,
+        parameters=count_parameters(teacher.model) if is_here else None,
+        megabytes=weight_bytes(teacher.folder) / _BYTES_PER_MEGABYTE if is_here else None,
         dimension=teacher.dimension,
         encoder=encode,
         contract=teacher.contract,
         encode_rows=encode_rows,
-        source=teacher.folder,
+        source=teacher.folder if is_here else None,
     )
 
 

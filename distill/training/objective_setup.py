@@ -83,6 +83,8 @@ def load_live_teacher(cache: Cache, teacher: CachedTeacher, source: str | None =
         ContractMismatchError: if it is another teacher now; it names the fields that differ.
     """
     teacher = base_teacher(cache, teacher)
+    if teacher.contract.is_served:
+        raise TeacherError(f"teacher {teacher.name!r} is served: its weights and layers are not to be had")
     noted = cache.model_source(teacher)
     try:
         return load_by_contract(

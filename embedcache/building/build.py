@@ -24,6 +24,7 @@ from embedcache.cache import Cache
 from embedcache.codecs import pq
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.readers import ReadOptions
+from embedcache.doctor.canary import keep_canary
 from embedcache.errors import StorageError
 from embedcache.fsio import make_directory
 from embedcache.missing import KeyPart, MissingRows
@@ -156,6 +157,7 @@ def build(
                     progress=progress,
                 )
     for output, size in zip(outputs, before, strict=True):
+        keep_canary(output.store, job.teacher)
         output.result.bytes_written = output.store.bytes_on_disk - size
         output.store.finish()
     job.teacher.note(opened.derived_folder)

@@ -1,11 +1,13 @@
 """Dry run of a build: what it would encode, and how large and how long that gets.
 
 The sources are read into a temporary cache, unless the cache has them unchanged; nothing is written into the
-cache. The teacher runs for a second or two on a sample of the missing texts.
+cache. The teacher runs for a second or two on a sample of the missing texts. Of a served teacher,
+tokens and requests are estimated instead.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +29,7 @@ from embedcache.progress import Progress
 from embedcache.reuse import find_reusable
 from embedcache.store.base import Positions
 from embedcache.teacher.options import LOGITS
+from embedcache.teacher.served import ServedEncoder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -145,25 +148,30 @@ def _estimate(
 ) -> Estimate:
     """Return the cost of encoding ``count`` texts of a corpus of ``rows`` rows."""
     encoder = job.teacher.encoder
+    size = _bytes(output.store.contract, output.result.encoded + output.result.reused)
+    if isinstance(encoder, ServedEncoder):
+        of_sample, requests = encoder.estimate(sample)
+        share = count / len(sample)
+        return Estimate(share * of_sample, 0.0, size, None, None, count / rows, math.ceil(share * requests))
     tokens, truncated = None, 0.0
     if encoder.tokenizer is not None:
         progress.phase("count tokens", len(sample), "texts")
         counted = encoder.tokenizer(sample)
         tokens, truncated = count * float(counted.lengths.mean()), float(counted.truncated.mean())
     progress.phase("time the teacher")
-    texts, size, seconds = cycle(sample), 32, 0.0
-    encoder.encode(list(islice(texts, size)))  # the first batch also sets things up
+    texts, probe, seconds = cycle(sample), 32, 0.0
+    encoder.encode(list(islice(texts, probe)))  # the first batch also sets things up
     while seconds < PROBE_SECONDS:
-        size *= 2
-        chunk, started = list(islice(texts, size)), time.perf_counter()
+        probe *= 2
+        chunk, started = list(islice(texts, probe)), time.perf_counter()
         encoder.encode(chunk)
         seconds = time.perf_counter() - started
     return Estimate(
         tokens=tokens,
         truncated_share=truncated,
-        bytes=_bytes(output.store.contract, output.result.encoded + output.result.reused),
-        seconds=count * seconds / size,
-        epoch_seconds=rows * seconds / size,
+        bytes=size,
+        seconds=count * seconds / probe,
+        epoch_seconds=rows * seconds / probe,
         epochs_to_pay=count / rows,
     )
 

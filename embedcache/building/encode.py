@@ -17,6 +17,7 @@ from embedcache.building.result import OutputResult
 from embedcache.cache import Cache
 from embedcache.codecs import FLOAT_CODECS, Vectors, check_codec_name, pq
 from embedcache.contract import Contract
+from embedcache.doctor.canary import keep_canary, refuse_changed_server
 from embedcache.errors import InputError, NonFiniteVectorError
 from embedcache.keys import key_array
 from embedcache.missing import MissingRows
@@ -95,7 +96,9 @@ def register(cache: Cache, teacher: LazyTeacher) -> None:
     """List a teacher in the cache; last, so that a rejected build leaves no empty teacher."""
     for name, contract in teacher.contracts.items():
         cache.register_teacher(name, contract, origin_of(teacher.source))
-        if is_local(teacher.source):
+        if teacher.source.server is not None:
+            cache.remember_model(contract, teacher.source.spec)
+        elif is_local(teacher.source):
             cache.remember_model(contract, str(teacher.source.folder.resolve()))
 
 
@@ -238,12 +241,14 @@ def encode_texts(
     ((name, contract),) = lazy.contracts.items()
     cache.refuse_other_contract(name, contract)
     output = BuildOutput.open(cache, name, contract, options)
+    refuse_changed_server(output.store, cache.corpora, lazy.vectors)
     distinct = list(dict.fromkeys(texts))
     keys = key_array(distinct)
     missing = MissingRows(len(keys), len(keys), output.store.locate(keys) < 0, [keys])
     if len(missing):
         register(cache, lazy)
         encode_missing(_TextList(distinct), [missing], [output], lazy.encoder, options.shard_rows, Encoded())
+        keep_canary(output.store, lazy)
         output.store.finish()
         lazy.note(cache.derived_folder)
     return cache.lookup(texts, contract.id)

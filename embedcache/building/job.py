@@ -18,6 +18,7 @@ from embedcache.corpus.origin import SourceNote, observe, read_note, unchanged, 
 from embedcache.corpus.readers import ReadOptions, ReadReport, RowBatch, check_sources, read_batches
 from embedcache.corpus.sources import Source, corpus_name_of, find_sources
 from embedcache.corpus.store import store_corpus
+from embedcache.doctor.canary import refuse_changed_server
 from embedcache.errors import InputError
 from embedcache.missing import KeyPart
 from embedcache.parallel.processes import parse_devices
@@ -104,8 +105,15 @@ class Job:
         return next((name for name in ("part", "devices") if getattr(self.encode, name) is not None), "")
 
     def open_outputs(self, cache: Cache) -> list[BuildOutput]:
-        """Open the store of each output in ``cache``; errors as :meth:`BuildOutput.open`."""
-        return [BuildOutput.open(cache, *named, self.encode) for named in self.teacher.contracts.items()]
+        """Open the store of each output in ``cache``; errors as :meth:`BuildOutput.open`.
+
+        Raises:
+            ContractMismatchError: also if a served teacher is not the one of the stored vectors.
+        """
+        outputs = [BuildOutput.open(cache, *named, self.encode) for named in self.teacher.contracts.items()]
+        for output in outputs:
+            refuse_changed_server(output.store, cache.corpora, self.teacher.vectors)
+        return outputs
 
     def read_corpus(self, cache: Cache, progress: Progress) -> Corpus:
         """Read the sources into a corpus of ``cache``.

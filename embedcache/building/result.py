@@ -53,20 +53,25 @@ class Estimate:
     """Cost of a build, from a sample of the missing texts.
 
     Attributes:
-        tokens: tokens to encode; None where the teacher has no fast tokenizer.
+        tokens: tokens to encode, of a served teacher a token for every four characters; None where the
+            teacher has no fast tokenizer.
         truncated_share: share of the missing texts that the teacher would truncate.
         bytes: size of the new shards by codec, of the first output.
-        seconds: time to encode on this machine.
+        seconds: time to encode on this machine; None where the teacher is served.
         epoch_seconds: time of the teacher in an epoch of a training that runs it on every row.
         epochs_to_pay: number of such epochs that cost as much as the build.
+        requests: requests to the server of a served teacher.
+        cost: price of the tokens, where a price was given.
     """
 
     tokens: float | None
     truncated_share: float
     bytes: Mapping[str, int]
-    seconds: float
-    epoch_seconds: float
+    seconds: float | None
+    epoch_seconds: float | None
     epochs_to_pay: float
+    requests: int | None = None
+    cost: float | None = None
 
 
 @dataclass(frozen=True)

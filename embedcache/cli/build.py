@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +41,17 @@ if TYPE_CHECKING:
 @click.option("--remote", metavar="REMOTE", help="Fetch vectors that this remote has, by name or URL.")
 @limit_options
 @dry_run_option
+@click.option(
+    "--price-per-million", metavar="USD", type=click.FloatRange(0), help="Price of tokens, for --dry-run."
+)
 @json_option
-def build_command(sources: tuple[str, ...], as_json: bool, dry_run: bool, **settings: Any) -> None:
+def build_command(
+    sources: tuple[str, ...],
+    as_json: bool,
+    dry_run: bool,
+    price_per_million: float | None,
+    **settings: Any,
+) -> None:
     """Encode the texts of SOURCES that the cache lacks and store their vectors.
 
     SOURCES are files or globs of plain text, JSONL, CSV, TSV, Parquet or Arrow, any of them gzip or zstd, or
@@ -55,6 +65,9 @@ def build_command(sources: tuple[str, ...], as_json: bool, dry_run: bool, **sett
     with show_progress() as progress:
         arguments = grouped({**settings, "progress": progress})
         result = build(files, **arguments, dry_run=True) if dry_run else build(files, **arguments).result
+    if price_per_million is not None and (found := result.estimate) and found.tokens is not None:
+        cost = found.tokens * price_per_million / 1e6
+        result = replace(result, estimate=replace(found, cost=cost))
     print_build(result, as_json)
 
 
@@ -98,12 +111,16 @@ def _vectors(result: BuildResult) -> Iterator[tuple[str, object]]:
 
 def _estimate(found: Estimate | None) -> Iterator[tuple[str, object]]:
     if found is not None:
-        yield "tokens", "" if found.tokens is None else f"{found.tokens:,.0f}"
+        about = "" if found.requests is None else "about "
+        yield "tokens", "" if found.tokens is None else f"{about}{found.tokens:,.0f}"
+        yield "requests", "" if found.requests is None else f"about {found.requests:,}"
+        yield "cost", "" if found.cost is None else f"{about}{found.cost:,.2f} USD"
         yield "truncated", f"{found.truncated_share:.2%} would be" if found.truncated_share else ""
         yield "size", ", ".join(f"{size(count)} as {codec}" for codec, count in found.bytes.items())
-        yield "time to encode", _time(found.seconds)
-        epoch = _time(found.epoch_seconds)
-        yield "pays off after", f"{found.epochs_to_pay:.1f} epochs that run the teacher ({epoch} each)"
+        if found.seconds is not None and found.epoch_seconds is not None:
+            yield "time to encode", _time(found.seconds)
+            epoch = _time(found.epoch_seconds)
+            yield "pays off after", f"{found.epochs_to_pay:.1f} epochs that run the teacher ({epoch} each)"
 
 
 def _time(seconds: float) -> str:

@@ -90,11 +90,20 @@ reader_options = all_of(
 
 _trust = flag("--trust-remote-code", "Run code that comes with the model.")
 contract_options = all_of(
-    click.option("--teacher", required=True, metavar="SPEC", help="Alias, hub id with @revision, or folder."),
+    click.option(
+        "--teacher",
+        required=True,
+        metavar="SPEC",
+        help="Alias, hub id with @revision, folder, or openai:MODEL@URL.",
+    ),
     click.option("--pooling", help="mean, cls, cls-before-pooler, pooler or last.  [default: the model's]"),
     click.option("--prompt", help="Text put before every sentence.  [default: the teacher's own]"),
     count("--max-length", "Tokens after which a text is cut.  [default: the teacher's own]"),
-    count("--truncate-dim", "Truncate vectors to N dimensions."),
+    click.option(
+        *("--truncate-dim", "--dimensions", "truncate_dim"),
+        type=click.IntRange(1),
+        help="Truncate vectors to N dimensions, or ask a served teacher for N.",
+    ),
     click.option(
         "--normalize/--no-normalize",
         default=None,
@@ -134,6 +143,7 @@ encode_options = all_of(
     ),
     count("--threads", "CPU threads.  [default: all cores]"),
     named("--devices", "LIST", "One process a device: 0,1,2,3, or all GPUs, or cpu,cpu."),
+    count("--requests", "Requests in flight to a served teacher.  [default: 8]"),
     named("--part", "I/N", "Encode the I-th of N parts of the texts, for several processes or machines."),
 )
 

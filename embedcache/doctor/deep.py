@@ -61,7 +61,7 @@ class LiveComparison:
 
 
 def compare_with_live(
-    store: ShardStore, positions: Positions, live: Vectors, compute_dtype: str
+    store: ShardStore, positions: Positions, live: Vectors, compute_dtype: str, *, margin: float = MARGIN
 ) -> LiveComparison:
     """Compare stored vectors with the live teacher's.
 
@@ -70,6 +70,7 @@ def compare_with_live(
         positions: positions of the rows to compare, shape (n,).
         live: the teacher's vectors of their texts, float32, shape (n, d).
         compute_dtype: dtype that the live teacher computed in.
+        margin: relative distance beyond the noise from which a vector is wrong.
     """
     stored = store.vectors(positions)
     shards, _ = shard_places(store, positions)
@@ -81,7 +82,7 @@ def compare_with_live(
         noise[rows] = _run_noise(shard.header.provenance.get("compute_dtype")) + _run_noise(compute_dtype)
     distances = _distances(stored, live) - np.minimum(lost, _MOST_LOST)
     # Not a number is no distance within the noise.
-    return LiveComparison(~(distances <= noise), ~(distances <= noise + MARGIN), noise, shards)
+    return LiveComparison(~(distances <= noise), ~(distances <= noise + margin), noise, shards)
 
 
 def _distances(found: NDArray[np.floating], expected: Vectors) -> NDArray[np.float64]:

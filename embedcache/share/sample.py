@@ -23,7 +23,7 @@ from embedcache.reuse import shard_places
 from embedcache.store import ShardStore
 from embedcache.store.noise import compare_rows, noise_angle
 from embedcache.teacher.lazy import columns_of
-from embedcache.teacher.resolve import ALIASES
+from embedcache.teacher.resolve import ALIASES, is_served
 from embedcache.teacher.token_table import TokenTable
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def local_encoder(
     """
     computing = computing or Computing()
     spec = computing.teacher_model or noted_model(cache.derived_folder, teacher.contract.id)
-    if spec is None or not Path(spec).expanduser().is_dir():
+    if not is_served(spec) and (spec is None or not Path(spec).expanduser().is_dir()):
         # The pusher chose both, so nothing is downloaded for them.
         named = (teacher.origin.get("spec", ""), teacher.name)
         spec = next((one for one in named if _is_downloaded(one)), None)

@@ -29,7 +29,7 @@ from embedcache.teacher.windows import TextEncoder
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from embedcache.teacher.load import Teacher
+    from embedcache.teacher.teacher import Teacher
 
 DEFAULT_BATCH_TOKENS = {OPENVINO: 512, "cpu": 2048, "cuda": 65536, "mps": 16384}
 

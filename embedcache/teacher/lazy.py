@@ -7,7 +7,7 @@ of the model, and library versions. While none of that changes, the next build r
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -15,12 +15,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from embedcache.codecs import Vectors
 from embedcache.contract import Contract, describe_differences
 from embedcache.errors import ContractMismatchError, CorruptCacheError, InputError, StorageError
 from embedcache.fsio import canonical_json, file_state, read_sealed_json, write_sealed_json
 from embedcache.teacher.load import Teacher, load_teacher, logits_teacher
 from embedcache.teacher.options import EMBEDDING, LOGITS, EncodeOptions, TeacherOptions, parse_outputs
 from embedcache.teacher.resolve import ModelSource, is_local, resolve
+from embedcache.teacher.served import ServedEncoder, ServedTeacher, refuse_local_settings
 
 if TYPE_CHECKING:
     from embedcache.teacher.windows import TextEncoder
@@ -56,13 +58,19 @@ class LazyTeacher:
         if isinstance(self._given, TeacherOptions):
             source = resolve(self._given.spec)
             self.source = replace(source, name=self._given.name or source.name)
-            self._note = f"contracts/{_digest(self._given, self._outputs, source)}.json"
+            # Whether a server still runs the same model is asked each time.
+            if source.server is None:
+                self._note = f"contracts/{_digest(self._given, self._outputs, source)}.json"
         elif isinstance(self._given, Teacher):
             self.source = self._given.source
         else:
             self.source = self._given.teacher.source
             if (found := tuple(one.contract.output for one in self._given.teachers)) != self._outputs:
                 raise InputError(f"the encoder gives {', '.join(found)}, not {', '.join(self._outputs)}")
+        if self.source.server is not None:
+            refuse_local_settings(encode)
+        elif encode.requests is not None:
+            raise InputError("requests: only a served teacher, openai:MODEL@URL, takes it. Leave it out")
 
     @cached_property
     def encoder(self) -> TextEncoder:
@@ -76,17 +84,13 @@ class LazyTeacher:
             teacher = load_teacher(**asdict(teacher), device=encode.device)
         if not isinstance(teacher, Teacher):
             return teacher
-        from embedcache.teacher.encode import Encoder
-
         teachers = [teacher] if EMBEDDING in self._outputs else []
         teachers += [logits_teacher(teacher)] if LOGITS in self._outputs else []
-        return Encoder(
-            *teachers,
-            compute_dtype=encode.compute_dtype,
-            batch_tokens=encode.batch_tokens,
-            threads=encode.threads,
-            backend=encode.backend,
-        )
+        return encoder_of(teachers, encode)
+
+    def vectors(self, texts: Sequence[str]) -> Vectors:
+        """Encode texts; float32 of shape (n, d), in order. The teacher is loaded."""
+        return self.encoder.encode(texts).vectors
 
     @cached_property
     def contracts(self) -> Mapping[str, Contract]:
@@ -126,6 +130,25 @@ class LazyTeacher:
             value = {name: contract.to_json() for name, contract in self.contracts.items()}
             with suppress(StorageError):
                 write_sealed_json(derived / self._note, value)
+
+
+def encoder_of(teachers: Sequence[Teacher], encode: EncodeOptions) -> TextEncoder:
+    """Return an encoder of loaded teachers, served or run here.
+
+    Raises:
+        InputError: if the teacher cannot be computed as asked.
+    """
+    if isinstance(teachers[0], ServedTeacher):
+        return ServedEncoder(teachers[0], batch_tokens=encode.batch_tokens, requests=encode.requests)
+    from embedcache.teacher.encode import Encoder
+
+    return Encoder(
+        *teachers,
+        compute_dtype=encode.compute_dtype,
+        batch_tokens=encode.batch_tokens,
+        threads=encode.threads,
+        backend=encode.backend,
+    )
 
 
 def columns_of(encoder: TextEncoder, contract: Contract) -> slice:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,10 @@ from embedcache.teacher.modules import (
     set_normalize,
 )
 from embedcache.teacher.modules import quiet_transformers as quiet_transformers
-from embedcache.teacher.options import LOGITS, PROJECTION
-from embedcache.teacher.resolve import ModelSource, resolve
+from embedcache.teacher.options import LOGITS, PROJECTION, TeacherOptions
+from embedcache.teacher.resolve import ModelSource, is_served, resolve
+from embedcache.teacher.served import load_served, refuse_local_settings
+from embedcache.teacher.teacher import Teacher as Teacher
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -43,38 +45,6 @@ _SHIFTED_POSITIONS = ("roberta", "xlm-roberta", "mpnet", "camembert")
 _UNLIMITED = 1_000_000
 
 
-@dataclass(frozen=True)
-class Teacher:
-    """Loaded, frozen teacher.
-
-    Attributes:
-        source: model folder and its origin.
-        model: the sentence-transformers model, in eval mode, gradients off.
-        contract: everything that determines its vectors.
-        head: classifier whose logits are its vectors; None for the model's own vectors.
-    """
-
-    source: ModelSource
-    model: SentenceTransformer
-    contract: Contract
-    head: ClassifierHead | None = None
-
-    @property
-    def name(self) -> str:
-        """Name in a cache."""
-        return self.source.name
-
-    @property
-    def folder(self) -> Path:
-        """Local folder that holds the model."""
-        return self.source.folder
-
-    @property
-    def dimension(self) -> int:
-        """Width of a vector."""
-        return self.contract.dimension
-
-
 def load_teacher(
     spec: str | Path,
     *,
@@ -90,8 +60,8 @@ def load_teacher(
     """Load a teacher and derive its contract.
 
     Args:
-        spec: alias, hub id with optional ``@revision``, or local folder (of sentence-transformers or of plain
-            transformers).
+        spec: alias, hub id with optional ``@revision``, local folder (of sentence-transformers or of plain
+            transformers), or ``openai:MODEL[@URL]``.
         pooling: one of ``POOLINGS``; required for a plain transformers folder, an override for any other.
         prompt: text put before every sentence; default: the alias's or the model's own default prompt.
         max_length: truncate texts to this many tokens; default: the model's own.
@@ -103,7 +73,19 @@ def load_teacher(
 
     Raises:
         TeacherError: if the teacher is unknown or damaged, or cannot give the vectors asked for.
+        InputError: if a served teacher is given settings that its server does not take.
     """
+    if is_served(spec):
+        refuse_local_settings(
+            TeacherOptions(
+                spec,
+                pooling=pooling,
+                max_length=max_length,
+                normalize=normalize,
+                trust_remote_code=trust_remote_code,
+            )
+        )
+        return load_served(spec, prompt=prompt, truncate_dim=truncate_dim, name=name)
     source = resolve(spec)
     source = replace(source, name=source.name if name is None else name)
     if not re.fullmatch(r"\w[\w.-]*", source.name):
@@ -205,13 +187,18 @@ def load_by_contract(
             f"teacher {name!r} is a projection of another teacher's vectors, which no model gives: use "
             "'distill project --apply'"
         )
+    if contract.is_served and not is_served(spec):
+        raise TeacherError(
+            f"teacher {name!r} is served, and this machine has not built with it: give its server, "
+            f"{contract.weights!r}, with teacher_model if you trust it with your texts"
+        )
     teacher = load_teacher(
         spec,
         pooling=_WORD_OF.get(contract.pooling),
         prompt=contract.prompt,
         max_length=contract.max_length or None,
         truncate_dim=contract.truncate_dim,
-        normalize=contract.normalize,
+        normalize=None if contract.is_served else contract.normalize,
         name=name,
         device=device,
         trust_remote_code=trust_remote_code,

@@ -23,11 +23,11 @@ class TeacherOptions:
     """Teacher to load, and the settings of its contract; None for the model's own.
 
     Attributes:
-        spec: alias, hub id with optional ``@revision``, or local folder.
+        spec: alias, hub id with optional ``@revision``, local folder, or ``openai:MODEL[@URL]``.
         pooling: how token vectors become one: ``mean``, ``cls``, ``cls-before-pooler``, ``pooler``, ``last``.
         prompt: text put before every sentence.
         max_length: truncate texts to this many tokens.
-        truncate_dim: leading dimensions that are kept.
+        truncate_dim: leading dimensions that are kept; asked for where the teacher is served.
         normalize: scale vectors to length one.
         name: name in the cache; default: the alias, the folder's name or the hub id's last part.
         trust_remote_code: run code that comes with the model.
@@ -59,11 +59,12 @@ class EncodeOptions:
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps`` ...
         backend: ``torch``, ``openvino``, or ``auto``: OpenVINO where it is installed and the teacher, of at
             least 10 million parameters, computes on a CPU in float32.
-        batch_tokens: tokens per forward batch; default: by device.
+        batch_tokens: tokens per forward batch, or request; default: by device.
         threads: CPU threads; default: all cores.
         devices: one process a device, such as ``0,1`` (GPUs), ``cpu,cpu`` or ``all`` (all GPUs); threads are
             divided among them. A script that calls :func:`embedcache.build` with it needs
             ``if __name__ == "__main__":``.
+        requests: requests in flight to a served teacher; default: 8.
         part: ``I/N``: encode the I-th of N parts of the texts, which their keys fall into.
     """
 
@@ -78,6 +79,7 @@ class EncodeOptions:
     batch_tokens: int | None = None
     threads: int | None = None
     devices: str | None = None
+    requests: int | None = None
     part: str | None = None
 
 

@@ -1,8 +1,9 @@
-"""Local model folder of a teacher given by alias, folder or hub id, and its origin as a cache records it."""
+"""Model of a teacher given by alias, folder, hub id or server, and its origin as a cache records it."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,11 @@ _WANTED = ["*.json", "*.txt", "*.model", "*.safetensors", "*/*.json", "*/*.safet
 _PICKLED_WEIGHTS = ["pytorch_model*.bin", "*/pytorch_model.bin"]
 _UNWANTED = ["onnx/*", "openvino/*"]
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+SERVED_PREFIX = "openai:"
+"""Begins the spec of a teacher behind an OpenAI-compatible server: ``openai:MODEL[@URL]``."""
+_OPENAI_URL = "https://api.openai.com/v1"
+_HOST = r"(?:[a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::\d{1,5})?"
+_SERVED = re.compile(rf"openai:(?P<model>\S+?)(?:@(?P<url>https?://{_HOST}(?:/[^\s@?#]*)?))?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -65,15 +71,34 @@ ALIASES: dict[str, Alias] = {
 
 
 @dataclass(frozen=True)
+class Server:
+    """Model behind a server.
+
+    Attributes:
+        model: the server's name for it.
+        url: base URL of the server's API, such as ``http://host:8000/v1``.
+    """
+
+    model: str
+    url: str
+
+    @property
+    def spec(self) -> str:
+        """Spec of the teacher; its identity in a contract."""
+        return f"{SERVED_PREFIX}{self.model}@{self.url}"
+
+
+@dataclass(frozen=True)
 class ModelSource:
-    """Local model folder and its origin.
+    """Local model folder, or a served model, and its origin.
 
     Attributes:
         name: name of the teacher in a cache.
         spec: alias, folder or hub id as the user gave it.
-        folder: the local folder that holds the model.
+        folder: the local folder that holds the model; of a served one, no folder.
         revision: commit of a hub model, if known.
         alias: entry of the alias that was given.
+        server: where a served model is.
     """
 
     name: str
@@ -81,6 +106,29 @@ class ModelSource:
     folder: Path
     revision: str | None = None
     alias: Alias | None = None
+    server: Server | None = None
+
+
+def is_served(spec: object) -> bool:
+    """Check if a spec names a model behind a server."""
+    return isinstance(spec, str) and spec.startswith(SERVED_PREFIX)
+
+
+def parse_server(spec: str) -> Server:
+    """Parse ``openai:MODEL[@URL]``; default URL: that of OpenAI.
+
+    Raises:
+        TeacherError: if there is no model, or the URL is none that can be recorded.
+    """
+    found = _SERVED.fullmatch(spec)
+    # A model's own name may begin with '@', which is no reason to send texts to the default server.
+    if found is None or "://" in found["model"] or ("@" in found["model"] and not found["url"]):
+        # Only its beginning: the rest may hold a password.
+        raise TeacherError(
+            f"teacher {spec.partition('@')[0]!r}: expected openai:MODEL or openai:MODEL@http://host:port/v1, "
+            "without password or query. A key comes from the environment, as EMBEDCACHE_API_KEY"
+        )
+    return Server(found["model"], (found["url"] or _OPENAI_URL).rstrip("/"))
 
 
 def is_local(source: ModelSource) -> bool:
@@ -100,13 +148,17 @@ def origin_of(source: ModelSource) -> dict[str, str]:
 
 
 def resolve(spec: str | Path) -> ModelSource:
-    """Find the model folder of an alias, a local folder, or a hub id with an optional ``@revision``.
+    """Find the model of an alias, a local folder, a hub id with an optional ``@revision``, or a server.
 
     An alias wins over a folder of the same name; write ``./name`` for the folder.
 
     Raises:
         TeacherError: if the spec is unknown or the hub cannot be reached.
     """
+    if is_served(spec):
+        server = parse_server(str(spec))
+        name = re.sub(r"[^\w.-]", "-", server.model.rsplit("/", 1)[-1])
+        return ModelSource(name, server.spec, Path(os.devnull), server=server)
     text, folder = str(spec), Path(spec).expanduser()
     base, _, revision = text.partition("@")
     if isinstance(spec, str) and (alias := ALIASES.get(base)):
@@ -121,7 +173,7 @@ def resolve(spec: str | Path) -> ModelSource:
     if not _HUB_ID.fullmatch(base) or base.startswith(".") or folder.exists():
         raise TeacherError(
             f"no teacher {text!r}: expected an alias ({', '.join(ALIASES)}), a folder, "
-            "or a hub id like 'org/name' or 'org/name@revision'"
+            "a hub id like 'org/name' or 'org/name@revision', or a server like 'openai:MODEL@http://host/v1'"
         )
     folder = _download(base, revision)
     return ModelSource(base.split("/")[1], text, folder, revision=folder.name)

@@ -16,7 +16,7 @@ import numpy as np
 from embedcache.teacher.batching import EncodeCounts, EncodedTexts
 
 if TYPE_CHECKING:
-    from embedcache.teacher.load import Teacher
+    from embedcache.teacher.teacher import Teacher
     from embedcache.teacher.tokenize import FastTokenizer
 
 _WINDOW = 16384

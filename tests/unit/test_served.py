@@ -1,0 +1,375 @@
+"""Served teachers: vectors of a server are stored as they came, and never mixed with another model's."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from building import write_lines
+from click.testing import CliRunner
+from embedding_server import Answer, EmbeddingServer, embedding_server
+
+import embedcache
+from embedcache.building.build import grouped
+from embedcache.cache import Cache
+from embedcache.cli.main import cli
+from embedcache.doctor import examine
+from embedcache.doctor.deep import LIVE
+from embedcache.errors import (
+    ContractMismatchError,
+    InputError,
+    NonFiniteVectorError,
+    ServedTeacherError,
+    TeacherError,
+)
+from embedcache.info import list_contents
+from embedcache.pairs import join_pair
+from embedcache.repair import repair
+from embedcache.teacher import canary
+from embedcache.teacher.resolve import parse_server
+from embedcache.teacher.served import ServedEncoder, load_served
+from embedcache.testing import sentences
+
+TEXTS = sentences(300)
+Build = Callable[..., Cache]
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddingServer]:
+    with embedding_server() as running:
+        yield running
+
+
+def encoder(server: EmbeddingServer, retries: int = 0, **settings: Any) -> ServedEncoder:
+    given = {name: settings.pop(name) for name in ("prompt", "truncate_dim") if name in settings}
+    return ServedEncoder(load_served(f"openai:m@{server.url}", retries=retries, **given), **settings)
+
+
+@pytest.fixture
+def build(server: EmbeddingServer, tmp_path: Path) -> Build:
+    """Return a function that builds TEXTS, or others, with the server."""
+
+    def result(texts: list[str] = TEXTS, retries: int = 0, **settings: Any) -> Cache:
+        source = write_lines(tmp_path / f"corpus{len(texts)}.txt", texts)
+        teacher = settings.pop("teacher", None) or encoder(server, retries)
+        arguments = grouped({"cache": tmp_path / "cache", "shard_rows": 64, **settings, "teacher": ""})
+        return embedcache.build(source, **{**arguments, "teacher": teacher})
+
+    return result
+
+
+def rows_in(folder: Path) -> int:
+    """Return the number of vectors stored."""
+    if not (folder / "teachers").exists():
+        return 0
+    cache = Cache(folder)
+    return sum(len(cache.store(one.contract)) for one in cache.teachers())
+
+
+# Vectors
+
+
+@pytest.mark.parametrize("is_float", [False, True], ids=["base64", "numbers"])
+def test_vectors_are_the_servers_in_order_and_identity_says_so(
+    server: EmbeddingServer, build: Build, is_float: bool
+) -> None:
+    server.is_float = is_float
+    cache = build(codec="float32")
+    np.testing.assert_allclose(cache.lookup(TEXTS), server.vectors(TEXTS), atol=1e-6)
+    (teacher,) = cache.teachers()
+    contract = teacher.contract
+    assert (teacher.name, contract.weights) == ("m", f"openai:m@{server.url}")
+    assert (contract.is_served, contract.normalize, contract.dimension) == (True, True, 8)
+    assert max(len(request["input"]) for request in server.requests) <= 32
+    assert cache.result is not None
+    assert cache.result.encoded == len(TEXTS)
+    (row,) = list_contents(cache)["teachers"]
+    assert "canary" in str(row["identity"])
+
+
+def test_a_second_build_encodes_what_is_new_and_stores_the_canary_once(
+    server: EmbeddingServer, build: Build, tmp_path: Path
+) -> None:
+    build(TEXTS[:200])
+    server.requests.clear()
+    assert build().result.encoded == 100  # type: ignore[union-attr]
+    assert not set(server.texts()) & set(TEXTS[:200])
+    assert rows_in(tmp_path / "cache") == len(TEXTS) + len(canary.TEXTS)
+
+
+def test_prompt_and_dimensions_reach_the_server(server: EmbeddingServer, build: Build) -> None:
+    cache = build(TEXTS[:5], teacher=encoder(server, prompt="query: ", truncate_dim=4), codec="float32")
+    prompted = [f"query: {text}" for text in TEXTS[:5]]
+    np.testing.assert_allclose(cache.lookup(TEXTS[:5]), server.vectors(prompted, 4), atol=1e-6)
+    assert cache.teacher().contract.truncate_dim == 4
+
+
+def test_keys_come_from_the_environment_and_stay_with_their_host(
+    server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_ORG_ID", "OPENAI_ADMIN_KEY"):
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "Authorization: Bearer secret")
+    encoder(server)
+    assert "secret" not in str(server.headers)
+    monkeypatch.setenv("EMBEDCACHE_API_KEY", "own")
+    encoder(server)
+    assert server.headers[-1]["authorization"] == "Bearer own"
+
+
+@pytest.mark.parametrize(
+    ("spec", "model", "url"),
+    [
+        ("openai:text-embedding-3-small", "text-embedding-3-small", "https://api.openai.com/v1"),
+        ("openai:BAAI/bge-m3@http://host:8000/v1/", "BAAI/bge-m3", "http://host:8000/v1"),
+        ("openai:@cf/baai/bge:1@https://host/a/v1", "@cf/baai/bge:1", "https://host/a/v1"),
+        ("openai:m@http://user:pw@host/v1", None, None),
+        ("openai:m@user:pw@host/v1", None, None),
+        ("openai:m@http://host/v1?key=pw", None, None),
+        ("openai:m@host:8000/v1", None, None),
+        ("openai:", None, None),
+    ],
+)
+def test_specs(spec: str, model: str | None, url: str | None) -> None:
+    if model is None:
+        with pytest.raises(TeacherError) as caught:
+            parse_server(spec)
+        assert "pw" not in str(caught.value)
+        return
+    found = parse_server(spec)
+    assert (found.model, found.url) == (model, url)
+    assert parse_server(found.spec) == found
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"pooling": "cls"},
+        {"max_length": 64},
+        {"normalize": True},
+        {"trust_remote_code": True},
+        {"output": "logits"},
+        {"token_embeddings": True},
+        {"compute_dtype": "bfloat16"},
+        {"device": "cpu"},
+        {"devices": "cpu,cpu"},
+        {"backend": "openvino"},
+        {"threads": 2},
+    ],
+    ids=str,
+)
+def test_settings_of_a_local_model_are_refused(
+    server: EmbeddingServer, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    source = write_lines(tmp_path / "corpus.txt", TEXTS[:5])
+    arguments = {"teacher": f"openai:m@{server.url}", "cache": tmp_path / "cache", **settings}
+    with pytest.raises(InputError, match=next(iter(settings))):
+        embedcache.build(source, **grouped(arguments))
+    assert not server.requests
+
+
+def test_a_local_teacher_takes_no_requests_and_a_server_no_pairs(
+    server: EmbeddingServer, tmp_path: Path, tiny_teacher: Path
+) -> None:
+    source = write_lines(tmp_path / "corpus.txt", TEXTS[:5])
+    with pytest.raises(InputError, match="requests"):
+        embedcache.build(
+            source, **grouped({"teacher": tiny_teacher, "cache": tmp_path / "cache", "requests": 2})
+        )
+    with pytest.raises(InputError, match="pairs"):
+        encoder(server).encode([join_pair("a", "b")])
+
+
+# Faults
+
+ONCE = [(500, {}, False), (200, {}, True), (429, {"Retry-After": "0.01"}, False)]
+
+
+def test_errors_that_pass_are_tried_again(server: EmbeddingServer, build: Build) -> None:
+    teacher = encoder(server, retries=1)
+    server.statuses = list(ONCE)
+    cache = build(teacher=teacher, codec="float32")
+    np.testing.assert_allclose(cache.lookup(TEXTS), server.vectors(TEXTS), atol=1e-6)
+
+
+def _nan(answer: Answer) -> None:
+    answer["data"][0]["embedding"] = [float("nan")] * 8
+
+
+def _null(answer: Answer) -> None:
+    answer["data"][0]["embedding"] = [None] * 8
+
+
+CHANGES: dict[str, Callable[[Answer], object]] = {
+    "too few": lambda answer: answer["data"].pop(),
+    "too many": lambda answer: answer["data"].append(answer["data"][0]),
+    "index twice": lambda answer: answer["data"][0].update(index=1),
+    "index beyond": lambda answer: answer["data"][0].update(index=99),
+    "no index": lambda answer: answer["data"][0].pop("index"),
+    "other width": lambda answer: [one.update(embedding=[0.5] * 9) for one in answer["data"]],
+    "one width": lambda answer: answer["data"][0].update(embedding=[0.5] * 9),
+    "no base64": lambda answer: answer["data"][0].update(embedding="?"),
+    "no data": lambda answer: answer.clear(),
+    "NaN": _nan,
+    "null": _null,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_an_answer_that_cannot_be_used_is_one_error_and_nothing_of_it_is_stored(
+    server: EmbeddingServer, build: Build, tmp_path: Path, change: Callable[[Answer], object]
+) -> None:
+    teacher = encoder(server)
+
+    def late(answer: Answer) -> None:
+        # The first shard is sound: 64 texts and the canary take three requests.
+        if len(server.requests) > 6:
+            change(answer)
+
+    server.change = late
+    with pytest.raises((ServedTeacherError, NonFiniteVectorError, ContractMismatchError)) as caught:
+        build(teacher=teacher, codec="float32")
+    assert "\n" not in str(caught.value)
+    kept = rows_in(tmp_path / "cache")
+    assert kept < len(TEXTS)
+    assert kept % 64 == 0
+    server.change = lambda answer: None
+    cache = build(codec="float32")
+    np.testing.assert_allclose(cache.lookup(TEXTS), server.vectors(TEXTS), atol=1e-6)
+    assert cache.result is not None
+    assert cache.result.encoded == len(TEXTS) - kept
+
+
+def test_indices_in_another_order_are_sorted(server: EmbeddingServer, build: Build) -> None:
+    server.change = lambda answer: answer["data"].reverse()
+    np.testing.assert_allclose(build(codec="float32").lookup(TEXTS), server.vectors(TEXTS), atol=1e-6)
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 413, 422, 500])
+def test_a_refusal_names_status_and_server(server: EmbeddingServer, status: int) -> None:
+    server.statuses = [(status, {}, False)]
+    with pytest.raises(ServedTeacherError, match=rf"{server.url}.*{status}"):
+        encoder(server)
+    assert len(server.requests) == 1
+
+
+def test_a_server_that_is_gone_is_named(server: EmbeddingServer) -> None:
+    gone = f"openai:m@{server.url.replace('/v1', '').rsplit(':', 1)[0]}:9/v1"
+    with pytest.raises(ServedTeacherError, match=":9/v1"):
+        load_served(gone, retries=0)
+
+
+# Another model under the same name
+
+
+@pytest.mark.parametrize("codec", ["float32", "float16", "int8", "pq"])
+def test_the_canary_stops_another_model_before_anything_is_encoded(
+    server: EmbeddingServer, build: Build, tmp_path: Path, codec: str
+) -> None:
+    texts = sentences(600) if codec == "pq" else TEXTS
+    build(texts, codec=codec, shard_rows=1000)
+    build(texts[:10])  # the same model passes
+    before, asked = rows_in(tmp_path / "cache"), len(server.requests)
+    server.seed = 1
+    with pytest.raises(ContractMismatchError, match="cosine") as caught:
+        build(sentences(50, seed=2))
+    assert set(caught.value.differences) == {"canary"}
+    assert rows_in(tmp_path / "cache") == before
+    # The canary alone was sent.
+    assert set(server.texts()[asked:]) <= {*canary.TEXTS, *texts}
+    server.seed, server.dimension = 0, 16
+    with pytest.raises(ContractMismatchError, match="dimension 8 -> 16"):
+        build(sentences(50, seed=2))
+
+
+def test_a_cache_without_the_canary_is_compared_by_its_texts(
+    server: EmbeddingServer, build: Build, tmp_path: Path
+) -> None:
+    teacher = encoder(server)
+
+    def failing(answer: Answer) -> None:
+        if len(server.requests) > 6:
+            answer.clear()
+
+    server.change = failing
+    with pytest.raises(ServedTeacherError):
+        build(teacher=teacher)
+    server.change = lambda answer: None
+    kept = rows_in(tmp_path / "cache")
+    assert kept > 0
+    server.seed = 1
+    with pytest.raises(ContractMismatchError, match="cosine"):
+        build()
+    assert rows_in(tmp_path / "cache") == kept
+
+
+def test_a_model_that_changes_while_a_build_runs_is_not_stored(
+    server: EmbeddingServer, build: Build, tmp_path: Path
+) -> None:
+    teacher = encoder(server)
+    server.seed = 1
+    with pytest.raises(ContractMismatchError, match="at the start"):
+        build(teacher=teacher)
+    assert rows_in(tmp_path / "cache") == 0
+
+
+# Everything that runs the teacher again
+
+
+def live_level(cache: Cache) -> str:
+    """Return the verdict of comparing stored vectors with the server's."""
+    return next(one.level for one in examine(cache.folder, deep=20).findings if one.name == LIVE)
+
+
+def test_what_runs_the_teacher_again_asks_the_server(
+    server: EmbeddingServer, build: Build, tmp_path: Path
+) -> None:
+    cache = build()
+    np.testing.assert_allclose(cache.encode(["new"]), server.vectors(["new"]), atol=1e-3)
+    assert live_level(cache) == "ok"
+    largest = max((tmp_path / "cache" / "teachers").glob("*/shards/*"), key=lambda path: path.stat().st_size)
+    data = bytearray(largest.read_bytes())
+    data[len(data) // 2] ^= 1
+    largest.write_bytes(data)
+    repair(tmp_path / "cache")
+    np.testing.assert_allclose(Cache(tmp_path / "cache").lookup(TEXTS), server.vectors(TEXTS), atol=1e-3)
+    server.seed = 1
+    with pytest.raises(ContractMismatchError):
+        cache.encode(["newer"])
+    assert live_level(cache) == "bad"
+
+
+def test_a_server_that_a_stranger_names_is_not_asked(
+    server: EmbeddingServer, build: Build, tmp_path: Path
+) -> None:
+    build(TEXTS[:5])
+    own = tmp_path / "own"
+    embedcache.copy([tmp_path / "cache"], own)
+    shutil.rmtree(own / "derived")  # as it comes from elsewhere
+    server.requests.clear()
+    cache = Cache(own)
+    with pytest.raises(TeacherError, match="openai:m@"):
+        cache.encode(["my own text"])
+    assert not server.requests
+    cache.encode(["my own text"], teacher=f"openai:m@{server.url}")
+    assert "my own text" in server.texts()
+
+
+def test_a_dry_run_asks_for_the_canary_alone_and_prints_the_cost(
+    server: EmbeddingServer, tmp_path: Path
+) -> None:
+    source = write_lines(tmp_path / "corpus.txt", TEXTS)
+    spec, cache = f"openai:m@{server.url}", str(tmp_path / "cache")
+    command = ["build", str(source), "--teacher", spec, "--cache", cache]
+    done = CliRunner().invoke(cli, [*command, "--dry-run", "--price-per-million", "20"])
+    assert done.exit_code == 0, done.output
+    assert set(server.texts()) == set(canary.TEXTS)
+    assert "about" in done.output
+    assert "USD" in done.output
+    built = CliRunner().invoke(cli, [*command, "--dimensions", "4", "--requests", "2"])
+    assert built.exit_code == 0, built.output
+    assert Cache(cache).teacher().contract.dimension == 4
