@@ -151,7 +151,7 @@ def test_debug_shows_the_traceback_and_no_command_at_all_the_help(shell: Shell, 
     assert (shell().code, shell().err.startswith("Usage: embedcache ")) == (2, True)
 
 
-@pytest.mark.parametrize("error", [None, ValueError("x"), StorageError("full")])
+@pytest.mark.parametrize("error", [None, ValueError("x"), OSError(28, "No space"), StorageError("full")])
 def test_whichever_error_ctrl_c_became_the_command_was_interrupted(
     shell: Shell, build: Words, monkeypatch: pytest.MonkeyPatch, ctrl_c: None, error: Exception | None
 ) -> None:

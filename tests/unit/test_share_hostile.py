@@ -234,6 +234,7 @@ OBJECTS: dict[str, Attack] = {
     "nonsense for a part": replaced(PART, lambda data: b"x" * len(data)),
     "texts of others": texts_of_others,
     "empty description": replaced(CORPUS, lambda data: b"{}"),
+    "deep description": replaced(CORPUS, lambda data: b"[" * 50_000),
     "other contract": replaced("contract.json", lambda data: data.replace(b": 64", b": 65")),
     "contract under another id": changed(
         lambda value: [file.update(path=file["path"].replace(ID, OTHER_ID)) for file in value["files"]]
