@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import os
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
@@ -99,6 +100,7 @@ class Client:
             max_retries=retries,
             default_headers=cast("Any", {"Authorization": f"Bearer {key}", **others}),
         )
+        weakref.finalize(self, self._client.close)
 
     def vectors(self, texts: Sequence[str], retries: int | None = None) -> tuple[Vectors, int]:
         """Return the vectors of texts, float32 of shape (n, d), in order, and their tokens (0: not counted).
