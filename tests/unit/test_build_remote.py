@@ -10,7 +10,7 @@ import pytest
 from building import rows_encoded
 from flat_build import build
 from pair_helpers import classifier_folder
-from sharing import OtherVectors, content, digests_of, make_cache, objects_in
+from sharing import OtherVectors, content, digests_of, make_cache, make_key, objects_in
 
 from embedcache.cache import Cache
 from embedcache.errors import InputError, RemoteError
@@ -57,6 +57,14 @@ def test_a_corpus_that_overlaps_by_95_percent_encodes_5_percent(team: Path, tmp_
     assert push(mine.folder, str(team)).sent <= 6
     built(tmp_path / "mine", MINE, team, encoder=encoder)
     assert encoder.rows_encoded == encoded
+
+
+def test_pushes_without_the_signature_asked_for_do_not_count(team: Path, tmp_path: Path) -> None:
+    private, public = make_key(tmp_path, "ann")
+    push(built(tmp_path / "signed", TEXTS[1000:]).folder, str(team), sign=private)
+    mine = built(tmp_path / "mine", MINE, RemoteOptions(str(team), require_signature=public))
+    assert mine.result is not None
+    assert (mine.result.encoded, mine.result.fetched) == (950, 50)
 
 
 def test_only_shards_with_missing_rows_come_and_no_more_than_max_bytes(team: Path, tmp_path: Path) -> None:
