@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -144,8 +144,8 @@ def build(
                 _fill_without_encoding(opened, job, output, some, rows, progress)
             if crew is not None and any(map(len, missing)):
                 crew.encode(some, missing, outputs, encoded, progress)
-                for output in outputs:
-                    output.store.open_new()
+                for output, rows in zip(outputs, missing, strict=True):
+                    _collect(opened, job, output, some, rows, progress)
             elif any(map(len, missing)):
                 # A codebook is learnt from the first shard.
                 backwards = is_other and all(output.store.codec_name != pq.NAME for output in outputs)
@@ -211,20 +211,31 @@ def _other_build(cache: Cache, part: KeyPart | None) -> Iterator[bool]:
         lock.release()
 
 
-@contextmanager
-def _crew(cache: Cache, job: Job, outputs: Sequence[BuildOutput]) -> Iterator[Crew | None]:
-    """Yield the processes that share the work, None where this one does it all."""
-    if job.encode.devices is None:
-        yield None
-        return
+def _crew(cache: Cache, job: Job, outputs: Sequence[BuildOutput]) -> AbstractContextManager[Crew | None]:
+    """Return the processes that share the work, None where this one does it all."""
+    if job.encode.devices is None and job.encode.engine is None:
+        return nullcontext()
     from embedcache.parallel.start import open_crew
 
     job.teacher.unload()
-    crew = open_crew(cache, job.teacher, job.encode, outputs)
-    try:
-        yield crew
-    finally:
-        crew.close()
+    return open_crew(cache, job.teacher, job.encode, outputs, None if job.remote is None else job.remote.url)
+
+
+def _collect(
+    cache: Cache, job: Job, output: BuildOutput, texts: Corpus, missing: MissingRows, progress: Progress
+) -> None:
+    """Open the shards that workers have stored, and fetch those that they have pushed."""
+    output.store.open_new()
+    missing.refresh(output.store)
+    if job.remote is not None and len(missing):
+        job.remote.list_again()
+        job.remote.fetch(cache, output.store, missing.keys(), texts, job.teacher, progress)
+        missing.refresh(output.store)
+    if len(missing):
+        raise StorageError(
+            f"{len(missing):,} rows that workers have stored are not in {cache.folder}: look whether all "
+            "machines see the same folder there, and run the same command again"
+        )
 
 
 def _token_table(folder: Path, teacher: LazyTeacher) -> TokenTable | None:

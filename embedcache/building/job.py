@@ -24,7 +24,7 @@ from embedcache.missing import KeyPart
 from embedcache.parallel.processes import parse_devices
 from embedcache.progress import Progress
 from embedcache.teacher.lazy import LazyTeacher
-from embedcache.teacher.options import EMBEDDING, EncodeOptions, TeacherOptions
+from embedcache.teacher.options import EMBEDDING, ENGINES, EncodeOptions, TeacherOptions
 from embedcache.views.plan import ViewOptions
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ class Job:
         own = encode
         if encode.devices is not None:
             own = replace(encode, device=parse_devices(encode.devices)[0])
+        elif encode.engine is not None:  # this machine may not compute in the dtype of the workers
+            own = replace(encode, compute_dtype="auto")
         self.teacher = LazyTeacher(teacher, own, None if self.cache is None else self.cache.derived_folder)
         if not isinstance(views, ViewOptions):
             views = ViewOptions([views] if isinstance(views, str) else list(views), device=encode.device)
@@ -83,7 +85,11 @@ class Job:
         if remote is not None:
             from embedcache.share.read_through import ReadThrough
 
-            self.remote = ReadThrough(remote)
+            self.remote = ReadThrough(remote, may_be_empty=encode.engine is not None)
+            if encode.engine is not None and self.remote.needs_signature:
+                raise InputError(
+                    "require_signature: workers of an engine push unsigned; leave one of them out"
+                )
         # This loads the teacher unless its contracts are noted.
         for own_name, contract in self.teacher.contracts.items():
             if self.cache is not None:
@@ -102,7 +108,8 @@ class Job:
     @property
     def split_by(self) -> str:
         """Option by which several processes share the work; empty where one does it all."""
-        return next((name for name in ("part", "devices") if getattr(self.encode, name) is not None), "")
+        names = ("part", "devices", "engine")
+        return next((name for name in names if getattr(self.encode, name) is not None), "")
 
     def open_outputs(self, cache: Cache) -> list[BuildOutput]:
         """Open the store of each output in ``cache``; errors as :meth:`BuildOutput.open`.
@@ -164,6 +171,12 @@ def _check(encode: EncodeOptions) -> None:
         codec_of(output.strip(), encode)
     if encode.devices is not None and encode.device != "auto":
         raise InputError(f"device {encode.device} and devices {encode.devices}: give one of them")
+    if encode.engine not in (None, *ENGINES):
+        raise InputError(f"engine {encode.engine!r}: expected {' or '.join(ENGINES)}")
+    if encode.engine is not None and encode.devices is not None:
+        raise InputError(f"engine {encode.engine} and devices {encode.devices}: give one of them")
+    if encode.engine is None and encode.address is not None:
+        raise InputError(f"address {encode.address} is that of a cluster: give engine ray as well")
     if encode.token_embeddings and EMBEDDING not in encode.output:
         raise InputError("token_embeddings needs output embedding or embedding,logits")
 

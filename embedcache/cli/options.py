@@ -15,6 +15,7 @@ F = TypeVar("F", bound=Callable[..., object])
 FORMATS = ("text", "jsonl", "csv", "tsv", "parquet", "arrow")
 CODEC_NAMES = ("float32", "float16", "int8", "pq")
 STORE_KINDS = ("arrow", "lmdb")
+ENGINES = ("ray",)
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 BACKENDS = ("auto", "torch", "openvino")
 
@@ -144,6 +145,8 @@ encode_options = all_of(
     count("--threads", "CPU threads.  [default: all cores]"),
     named("--devices", "LIST", "One process a device: 0,1,2,3, or all GPUs, or cpu,cpu."),
     count("--requests", "Requests in flight to a served teacher.  [default: 8]"),
+    choice("--engine", ENGINES, "Workers in a Ray cluster, one a GPU."),
+    named("--address", "ADDRESS", "Address of the cluster.  [default: $RAY_ADDRESS, or this machine alone]"),
     named("--part", "I/N", "Encode the I-th of N parts of the texts, for several processes or machines."),
 )
 

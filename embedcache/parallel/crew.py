@@ -6,7 +6,8 @@ The crew knows nothing of how workers are run: an engine starts them and carries
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, Protocol, TypeVar
 
@@ -22,6 +23,8 @@ T = TypeVar("T")
 
 WINDOW_SECONDS = 30.0
 """Time that a window should take: it is lost with its worker, and counted once it is done."""
+PUSHED_SECONDS = 300.0
+"""The same where a worker pushes each window: every push surveys the remote."""
 MOST_LOSSES = 3
 """Workers that a seat may lose without finishing a window."""
 _POLL_SECONDS = 1.0
@@ -59,16 +62,24 @@ class Crew:
     """Workers of a build; they start with the first rows to encode.
 
     Args:
-        engine: runs the workers.
+        open_engine: opens the engine that runs the workers.
         shard_rows: rows per shard.
+        window_seconds: time that a window should take.
+
+    Raises:
+        MissingExtraError, InputError, WorkerError: from :meth:`encode`, if the engine cannot be opened.
     """
 
-    def __init__(self, engine: Engine, shard_rows: int) -> None:
-        self._engine, self._shard_rows = engine, shard_rows
+    def __init__(
+        self, open_engine: Callable[[], Engine], shard_rows: int, window_seconds: float = WINDOW_SECONDS
+    ) -> None:
+        self._open_engine, self._shard_rows, self._window_seconds = open_engine, shard_rows, window_seconds
+        self._engine: Engine | None = None
         # A worker without a window is starting.
         self._pending: dict[Future[Any], tuple[int, Window | None]] = {}
         self._idle: list[int] = []
-        self._losses, self._rates = [0] * engine.seats, [0.0] * engine.seats
+        self._losses: Counter[int] = Counter()
+        self._rates: dict[int, float] = {}
 
     def encode(
         self,
@@ -87,22 +98,24 @@ class Crew:
         windows = Windows(texts, missing, self._shard_rows)
         progress.phase("encode", windows.left)
         began, tokens = time.perf_counter(), encoded.tokens
-        if not (self._idle or self._pending):
+        if self._engine is None:
+            self._engine = self._open_engine()
             self._pending = {self._engine.start(seat): (seat, None) for seat in range(self._engine.seats)}
+        engine = self._engine
         while windows.left or self._busy:
             while windows.left and self._idle:
                 seat = self._idle.pop()
-                taken = windows.take(self._rates[seat] * WINDOW_SECONDS, self._engine.seats)
-                self._pending[self._engine.encode(seat, taken)] = seat, taken
+                taken = windows.take(self._rates.get(seat, 0.0) * self._window_seconds, engine.seats)
+                self._pending[engine.encode(seat, taken)] = seat, taken
             finished, _ = wait(self._pending, _POLL_SECONDS, FIRST_COMPLETED)
             for future in finished:
                 seat, window = self._pending.pop(future)
                 try:
-                    done: Done | None = self._engine.result(future)
-                except self._engine.losses as error:
+                    done: Done | None = engine.result(future)
+                except engine.losses as error:
                     if window is not None:
                         windows.give_back(window, error)
-                    self._replace(seat, error)
+                    self._replace(engine, seat, error)
                     continue
                 self._idle.append(seat)
                 if window is not None and done is not None:
@@ -110,18 +123,18 @@ class Crew:
                     _add(done, encoded, outputs)
                     progress.advance(len(window.rows))
             rate = (encoded.tokens - tokens) / (time.perf_counter() - began)
-            progress.note(f"{rate:,.0f} tokens/s, {self._busy} of {self._engine.seats} workers")
+            progress.note(f"{rate:,.0f} tokens/s, {self._busy} of {engine.seats} workers")
         encoded.seconds += time.perf_counter() - began
 
     @property
     def _busy(self) -> int:
         return sum(window is not None for _, window in self._pending.values())
 
-    def _replace(self, seat: int, error: BaseException) -> None:
+    def _replace(self, engine: Engine, seat: int, error: BaseException) -> None:
         """Start another worker in a seat, unless it has lost too many."""
         self._losses[seat] += 1
         if self._losses[seat] < MOST_LOSSES:
-            self._pending[self._engine.start(seat)] = seat, None
+            self._pending[engine.start(seat)] = seat, None
         elif not (self._pending or self._idle):
             raise WorkerError(
                 f"no worker is left: each ended {MOST_LOSSES} times ({one_line(error)}). What is stored is "
@@ -130,7 +143,8 @@ class Crew:
 
     def close(self) -> None:
         """End all workers at once."""
-        self._engine.close()
+        if self._engine is not None:
+            self._engine.close()
 
 
 def _add(done: Done, encoded: Encoded, outputs: Sequence[BuildOutput]) -> None:

@@ -2,41 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
+from uuid import uuid4
 
 from embedcache.building.encode import BuildOutput
 from embedcache.cache import Cache
 from embedcache.codecs import pq
 from embedcache.errors import InputError
-from embedcache.parallel.crew import Crew
+from embedcache.fsio import write_bytes
+from embedcache.parallel.actors import Actors
+from embedcache.parallel.crew import PUSHED_SECONDS, WINDOW_SECONDS, Crew
 from embedcache.parallel.processes import Processes, parse_devices
 from embedcache.parallel.worker import OutputSetup, WorkerSetup
+from embedcache.teacher.encode import available_cores
 from embedcache.teacher.lazy import LazyTeacher
 from embedcache.teacher.options import EncodeOptions
 
 
+@contextmanager
 def open_crew(
-    cache: Cache, teacher: LazyTeacher, encode: EncodeOptions, outputs: Sequence[BuildOutput]
-) -> Crew:
-    """Return the crew of a build with ``devices``; its workers start when there are rows to encode.
+    cache: Cache,
+    teacher: LazyTeacher,
+    encode: EncodeOptions,
+    outputs: Sequence[BuildOutput],
+    remote: str | None = None,
+) -> Iterator[Crew]:
+    """Yield the crew of a build with ``devices`` or ``engine``; its workers end with the block.
+
+    Args:
+        cache: the cache.
+        teacher: the teacher.
+        encode: options of the build.
+        outputs: its outputs.
+        remote: URL of the remote that workers push to where they do not see the cache.
 
     Raises:
         InputError: if the teacher or the store cannot be shared by processes.
+        StorageError: if the cache cannot be written.
     """
-    own = replace(encode, part=None, devices=None)
-    setup = WorkerSetup(teacher.portable(), own, cache.folder.resolve(), tuple(map(_output_setup, outputs)))
-    devices = parse_devices(encode.devices or "")
-    own_threads = threads_of(encode, devices)
-    own_options = [replace(own, device=device, threads=own_threads) for device in devices]
-    return Crew(Processes([replace(setup, encode=one) for one in own_options]), encode.shard_rows)
-
-
-def threads_of(encode: EncodeOptions, devices: Sequence[str]) -> int:
-    """Return the CPU threads of each of several processes of one machine."""
-    from embedcache.teacher.encode import available_cores
-
-    return max(1, (encode.threads or available_cores()) // len(devices))
+    own = replace(encode, part=None, devices=None, engine=None, address=None)
+    folder = cache.folder.resolve()
+    setup = WorkerSetup(teacher.portable(), own, folder, tuple(map(_output_setup, outputs)))
+    if encode.devices is not None:
+        devices = parse_devices(encode.devices)
+        threads = max(1, (encode.threads or available_cores()) // len(devices))
+        setups = [replace(setup, encode=replace(own, device=one, threads=threads)) for one in devices]
+        with closing(Crew(lambda: Processes(setups), encode.shard_rows)) as crew:
+            yield crew
+        return
+    marker = folder / "derived" / f"seen-{uuid4().hex}"
+    write_bytes(marker, b"")
+    setup = replace(setup, marker=marker, remote=remote)
+    seconds = WINDOW_SECONDS if remote is None else PUSHED_SECONDS
+    try:
+        with closing(Crew(lambda: Actors(setup, encode.address), encode.shard_rows, seconds)) as crew:
+            yield crew
+    finally:
+        marker.unlink(missing_ok=True)
 
 
 def _output_setup(output: BuildOutput) -> OutputSetup:
@@ -44,7 +68,7 @@ def _output_setup(output: BuildOutput) -> OutputSetup:
     if store.kind != "arrow":
         raise InputError(
             f"the cache keeps {output.result.teacher!r} in one {store.kind} file, which one process writes: "
-            "leave devices out, or take store arrow"
+            "leave devices and engine out, or take store arrow"
         )
     shards = store.shards if store.codec_name == pq.NAME else ()
     codebook_in = next((shard.name for shard in shards if shard.header.codebook), None)

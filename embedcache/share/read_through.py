@@ -18,7 +18,7 @@ from embedcache.keys import KeyArray
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.share.files import missing_files
 from embedcache.share.incoming import Incoming
-from embedcache.share.manifest import SharedFile
+from embedcache.share.manifest import ManifestSet, SharedFile, manifest_names
 from embedcache.share.plan import select_manifests
 from embedcache.share.remote import Remote
 from embedcache.share.rows import RemoteKeys
@@ -51,6 +51,7 @@ class ReadThrough:
 
     Args:
         options: name or URL, or that with limits.
+        may_be_empty: whether something is pushed to it during the build.
 
     Attributes:
         verdicts: comparisons of the vectors that came with the live teacher's.
@@ -59,10 +60,13 @@ class ReadThrough:
         InputError, RemoteError: as :func:`embedcache.share.pull`.
     """
 
-    def __init__(self, options: RemoteOptions | str) -> None:
+    def __init__(self, options: RemoteOptions | str, *, may_be_empty: bool = False) -> None:
         self._options = RemoteOptions(options) if isinstance(options, str) else options
-        self._remote = Remote(self._options.remote).open()
+        self._remote, self._may_be_empty = Remote(self._options.remote, to_write=may_be_empty), may_be_empty
+        if not may_be_empty or manifest_names(self._remote):
+            self._remote.open()
         self._incoming: Incoming | None = None
+        self._fetched = 0
         self.verdicts: list[str] = []
 
     @property
@@ -71,9 +75,18 @@ class ReadThrough:
         return self._remote.url
 
     @property
+    def needs_signature(self) -> bool:
+        """Whether only signed manifests count."""
+        return self._options.require_signature is not None
+
+    @property
     def bytes(self) -> int:
         """Bytes that came."""
-        return 0 if self._incoming is None else self._incoming.fetched
+        return self._fetched + (0 if self._incoming is None else self._incoming.fetched)
+
+    def list_again(self) -> None:
+        """Count in what is pushed from now on, too."""
+        self._fetched, self._incoming = self.bytes, None
 
     def find(
         self, cache: Cache, contract: Contract, codec: str, keys: KeyArray
@@ -137,7 +150,8 @@ class ReadThrough:
 
     def _into(self, cache: Cache) -> Incoming:
         if self._incoming is None:
-            given = self._options
-            listed = select_manifests(self._remote, cache, given.require_signature, given.skip_manifests)
+            given, listed = self._options, ManifestSet({})
+            if not self._may_be_empty or manifest_names(self._remote):
+                listed = select_manifests(self._remote, cache, given.require_signature, given.skip_manifests)
             self._incoming = Incoming(cache, self._remote, listed, max_bytes=given.max_bytes)
         return self._incoming

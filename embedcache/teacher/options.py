@@ -16,6 +16,7 @@ OUTPUTS = (EMBEDDING, LOGITS)
 """Outputs of a build. A projection is computed from stored vectors, see :mod:`embedcache.projection`."""
 
 DEFAULT_SHARD_ROWS = 16384
+ENGINES = ("ray",)
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,9 @@ class EncodeOptions:
             divided among them. A script that calls :func:`embedcache.build` with it needs
             ``if __name__ == "__main__":``.
         requests: requests in flight to a served teacher; default: 8.
+        engine: ``ray``: workers in a Ray cluster, one a GPU, or one a machine where there are no GPUs; each
+            has ``threads`` CPUs, default: all of its machine.
+        address: address of the cluster; default: ``RAY_ADDRESS``, else this machine alone.
         part: ``I/N``: encode the I-th of N parts of the texts, which their keys fall into.
     """
 
@@ -80,6 +84,8 @@ class EncodeOptions:
     threads: int | None = None
     devices: str | None = None
     requests: int | None = None
+    engine: str | None = None
+    address: str | None = None
     part: str | None = None
 
 

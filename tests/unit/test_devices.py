@@ -15,41 +15,14 @@ import numpy as np
 import pytest
 from building import content, rows_encoded, write_lines
 from flat_build import build
+from slow_encoder import TEACHER, Slow
 
 from embedcache.cache import Cache
 from embedcache.errors import InputError, NonFiniteVectorError, WorkerError
-from embedcache.teacher.batching import EncodedTexts
 from embedcache.teacher.load import load_teacher
-from embedcache.testing import FakeEncoder, fake_teacher, sentences
+from embedcache.testing import FakeEncoder, sentences
 
 TEXTS = sentences(1000, seed=5)
-TEACHER = fake_teacher(16)
-
-
-class Slow(FakeEncoder):
-    """Takes its time over a text, and notes its process."""
-
-    def __init__(self, folder: Path, seconds: float = 0.0, fatal: str = "", times: int = 99) -> None:
-        super().__init__(TEACHER)
-        self.folder, self.seconds, self.fatal, self.times = folder, seconds, fatal, times
-
-    def encode(self, texts: Any) -> EncodedTexts:
-        (self.folder / f"pid-{os.getpid()}").touch()
-        time.sleep(self.seconds * len(texts))
-        ended = len(list(self.folder.glob("ended-*")))
-        if self.fatal in texts and ended < self.times:
-            (self.folder / f"ended-{ended}").touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().encode(texts)
-
-
-class Poisoned(FakeEncoder):
-    """Gives NaN for one text."""
-
-    def encode(self, texts: Any) -> EncodedTexts:
-        found = super().encode(texts)
-        found.vectors[[text == TEXTS[700] for text in texts]] = np.nan
-        return found
 
 
 @pytest.fixture
@@ -122,9 +95,9 @@ def test_texts_that_end_every_process_are_named_and_the_rest_is_stored(
 
 def test_an_error_of_a_process_is_the_builds_own(tmp_path: Path, source: Path, devices: Devices) -> None:
     with pytest.raises(NonFiniteVectorError) as alone:
-        build(source, teacher=Poisoned(TEACHER), cache=tmp_path / "alone", shard_rows=64)
+        build(source, teacher=Slow(tmp_path, nan=TEXTS[700]), cache=tmp_path / "alone", shard_rows=64)
     with pytest.raises(NonFiniteVectorError, match="row 700 of corpus 'corpus'") as shared:
-        devices(Poisoned(TEACHER))
+        devices(Slow(tmp_path, nan=TEXTS[700]))
     assert str(shared.value) == str(alone.value)
 
 
@@ -146,7 +119,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from flat_build import build
-from test_devices import Slow
+from slow_encoder import Slow
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     teacher = Slow(folder, 2e-3)
@@ -165,7 +138,7 @@ def test_workers_end_with_the_build_which_goes_on_later(
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    while len(list(tmp_path.glob("cache/teachers/*/shards/*.arrow"))) < 2:
+    while len(list(tmp_path.glob("cache/teachers/*/shards/[!.]*.arrow"))) < 2:
         time.sleep(0.01)
     os.killpg(child.pid, number) if number == signal.SIGINT else child.kill()
     child.wait(30)

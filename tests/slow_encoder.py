@@ -1,0 +1,37 @@
+"""Encoder for workers in processes of their own, which takes its time and may die of a text."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from embedcache.teacher.batching import EncodedTexts
+from embedcache.testing import FakeEncoder, fake_teacher
+
+TEACHER = fake_teacher(16)
+
+
+class Slow(FakeEncoder):
+    """Takes its time over a text, notes its process, dies of one text, and gives NaN for another."""
+
+    def __init__(
+        self, folder: Path, seconds: float = 0.0, fatal: str = "", times: int = 99, nan: str = ""
+    ) -> None:
+        super().__init__(TEACHER)
+        self.folder, self.seconds, self.fatal, self.times, self.nan = folder, seconds, fatal, times, nan
+
+    def encode(self, texts: Any) -> EncodedTexts:
+        (self.folder / f"pid-{os.getpid()}").touch()
+        time.sleep(self.seconds * len(texts))
+        ended = len(list(self.folder.glob("ended-*")))
+        if self.fatal in texts and ended < self.times:
+            (self.folder / f"ended-{ended}").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        found = super().encode(texts)
+        found.vectors[[text == self.nan for text in texts]] = np.nan
+        return found
