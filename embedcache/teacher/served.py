@@ -137,7 +137,8 @@ class Client:
 
 
 def _line(text: str) -> str:
-    return " ".join(text.split())[:300]
+    """Return the beginning of a server's own words, without control characters."""
+    return "".join(filter(str.isprintable, " ".join(text.split())))[:300]
 
 
 def _read(answer: Any, count: int) -> tuple[Vectors, int]:

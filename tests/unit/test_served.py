@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from embedding_server import Answer, EmbeddingServer, embedding_server
 
 import embedcache
+from embedcache import share
 from embedcache.building.build import grouped
 from embedcache.cache import Cache
 from embedcache.cli.main import cli
@@ -357,6 +358,23 @@ def test_a_server_that_a_stranger_names_is_not_asked(
     assert not server.requests
     cache.encode(["my own text"], teacher=f"openai:m@{server.url}")
     assert "my own text" in server.texts()
+
+
+def test_a_pull_is_compared_with_the_server_that_this_machine_has_built_with(
+    server: EmbeddingServer, build: Build, tmp_path: Path
+) -> None:
+    remote, mine = str(tmp_path / "remote"), tmp_path / "mine"
+    share.push(build().folder, remote)
+    server.requests.clear()
+    share.pull(tmp_path / "stranger", remote)
+    assert not server.requests
+    build(TEXTS[:20], cache=mine)
+    assert [sample.verdict for sample in share.pull(mine, remote).samples] == ["ok"]
+    assert set(server.texts()) & set(TEXTS[20:])
+    other = tmp_path / "other"
+    server.seed = 1
+    build(TEXTS[:1], cache=other)
+    assert share.pull(other, remote).is_bad
 
 
 def test_a_dry_run_asks_for_the_canary_alone_and_prints_the_cost(
