@@ -16,7 +16,6 @@ from embedcache.parallel.actors import Actors
 from embedcache.parallel.crew import PUSHED_SECONDS, WINDOW_SECONDS, Crew
 from embedcache.parallel.processes import Processes, parse_devices
 from embedcache.parallel.worker import OutputSetup, WorkerSetup
-from embedcache.teacher.encode import available_cores
 from embedcache.teacher.lazy import LazyTeacher
 from embedcache.teacher.options import EncodeOptions
 
@@ -46,6 +45,8 @@ def open_crew(
     folder = cache.folder.resolve()
     setup = WorkerSetup(teacher.portable(), own, folder, tuple(map(_output_setup, outputs)))
     if encode.devices is not None:
+        from embedcache.teacher.encode import available_cores
+
         devices = parse_devices(encode.devices)
         threads = max(1, (encode.threads or available_cores()) // len(devices))
         setups = [replace(setup, encode=replace(own, device=one, threads=threads)) for one in devices]

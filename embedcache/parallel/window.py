@@ -15,8 +15,9 @@ from embedcache.missing import MissingRows
 
 _SMALLEST = 8
 """Windows shrink to this fraction of a shard toward the end, so that workers end together."""
-_MOST_SHARDS = 16
+_MOST_SHARDS = 8
 """A window's texts are in memory several times over while it travels."""
+_BLOCK_ROWS = 1 << 20
 _MOST_ENDED = 3
 """Workers that one window may end."""
 
@@ -65,10 +66,10 @@ class Windows:
 
     def __init__(self, texts: Corpus, missing: Sequence[MissingRows], shard_rows: int) -> None:
         self._texts, self._missing, self._shard_rows = texts, missing, shard_rows
-        self._rows = np.flatnonzero(np.logical_or.reduce([rows.mask for rows in missing]))
+        self._mask = np.logical_or.reduce([rows.mask for rows in missing])
         self._returned: deque[Window] = deque()
         self._ended: Counter[int] = Counter()
-        self._cut, self.left = 0, len(self._rows)
+        self._row, self.left = 0, int(self._mask.sum())
 
     def take(self, rows: float, workers: int) -> Window:
         """Return the next window; there has to be one.
@@ -86,14 +87,22 @@ class Windows:
         if share < self._shard_rows:
             count = max(share, self._shard_rows // _SMALLEST, 1)
         else:
-            count = (
-                max(1, min(int(min(rows, share / 2)) // self._shard_rows, _MOST_SHARDS)) * self._shard_rows
-            )
-        taken = self._rows[self._cut : self._cut + count]
-        self._cut += len(taken)
+            shards = min(int(min(rows, share / 2)) // self._shard_rows, _MOST_SHARDS)
+            count = max(1, shards) * self._shard_rows
+        taken = self._cut(min(count, self.left))
         self.left -= len(taken)
         wanted = np.stack([rows.mask[taken] for rows in self._missing])
         return Window(self._texts.title, taken, wanted, self._texts.texts(taken))
+
+    def _cut(self, count: int) -> NDArray[np.int64]:
+        """Return the next rows; the numbers of all would take 8 bytes each."""
+        found: list[NDArray[np.int64]] = []
+        while count:
+            rows = np.flatnonzero(self._mask[self._row : self._row + _BLOCK_ROWS])[:count] + self._row
+            count -= len(rows)
+            self._row = int(rows[-1]) + 1 if not count else self._row + _BLOCK_ROWS
+            found.append(rows)
+        return np.concatenate(found)
 
     def give_back(self, window: Window, error: BaseException) -> None:
         """Take back a window whose worker ended.

@@ -150,6 +150,41 @@ def test_machines_that_do_not_see_the_cache_go_through_a_remote(
     assert_whole(found)
 
 
+MEMORY = """
+import sys, threading, time
+from pathlib import Path
+from flat_build import build
+from embedcache.testing import FakeEncoder, fake_teacher
+peak = 0
+def watch():
+    global peak
+    while True:
+        status = Path("/proc/self/status").read_text()
+        peak = max(peak, int(status.split("RssAnon:")[1].split()[0]))
+        time.sleep(0.02)
+threading.Thread(target=watch, daemon=True).start()
+source = Path(sys.argv[1])
+build(source, teacher=FakeEncoder(fake_teacher(128)), cache=sys.argv[2], engine="ray", address=sys.argv[3])
+print(peak)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_the_memory_of_the_build_does_not_grow_with_the_corpus(tmp_path: Path, cluster: Any) -> None:
+    peaks = []
+    for rows in (300_000, 1_500_000):
+        source = write_lines(
+            tmp_path / f"{rows}.txt", [f"a cat sees the dog number {n}" for n in range(rows)]
+        )
+        words = [sys.executable, "-c", MEMORY, source, tmp_path / f"cache{rows}", cluster.address]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        done = subprocess.run(words, check=True, capture_output=True, text=True, env=environment)
+        peaks.append(int(done.stdout.split()[-1]) * 1024)
+    # The index sorts a million keys at a time; the vectors alone would be 300 MB.
+    assert peaks[1] - peaks[0] < 100e6
+
+
 PROGRAM = """
 import sys
 from pathlib import Path
