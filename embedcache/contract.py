@@ -16,6 +16,8 @@ from pydantic.dataclasses import dataclass
 from embedcache.errors import CorruptCacheError
 from embedcache.fsio import canonical_json
 
+# Contracts of before had no such field, and their ids must not change.
+_OPTIONAL = "quantization"
 _REMEDY = "it is damaged, or needs an upgrade of embedcache"
 
 SERVED = "served"
@@ -43,6 +45,8 @@ class Contract:
         dimension: width of a stored vector.
         output: what is stored; ``embedding`` is the sentence vector.
         truncate_dim: number of leading dimensions that vectors are cut to; None means never.
+        quantization: how the model was made smaller, such as ``openvino-int8``; None, which JSON leaves out,
+            means not at all.
         version: version of this list of fields.
     """
 
@@ -58,6 +62,7 @@ class Contract:
     output: str = "embedding"
     truncate_dim: Annotated[Size, Field(ge=1)] | None = None
     version: Literal[1] = 1
+    quantization: str | None = None
 
     @property
     def id(self) -> str:
@@ -71,7 +76,7 @@ class Contract:
 
     def to_json(self) -> dict[str, object]:
         """Return the contract as a JSON object."""
-        return dict(vars(self))
+        return {name: value for name, value in vars(self).items() if name != _OPTIONAL or value is not None}
 
     @classmethod
     def from_json(cls, value: object) -> Contract:
@@ -81,7 +86,7 @@ class Contract:
             CorruptCacheError: if fields are missing or unknown, or a value cannot be.
         """
         fields = cls.__dataclass_fields__
-        if not isinstance(value, Mapping) or value.keys() != fields.keys():
+        if not isinstance(value, Mapping) or value.keys() | {_OPTIONAL} != fields.keys():
             raise CorruptCacheError(f"a contract needs the fields {', '.join(fields)}: {_REMEDY}")
         try:
             return cls(**value)
@@ -92,7 +97,7 @@ class Contract:
 
     def differences(self, other: Contract) -> dict[str, tuple[object, object]]:
         """Return the fields in which the two contracts differ, as field -> (own value, other's value)."""
-        own, others = self.to_json(), other.to_json()
+        own, others = vars(self), vars(other)
         return {name: (own[name], others[name]) for name in own if own[name] != others[name]}
 
 

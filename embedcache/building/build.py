@@ -14,6 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+import numpy as np
 from filelock import FileLock, Timeout
 
 from embedcache.building.encode import BuildOutput, Encoded, encode_missing, register
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+_LOSS_TEXTS = 256
 
 
 @overload
@@ -174,8 +176,20 @@ def build(
         views=tuple(made),
         remote_bytes=job.remote.bytes if job.remote else 0,
         verdicts=tuple(job.remote.verdicts) if job.remote else (),
+        quantized=_quantization_loss(job, corpus) if encoded.rows else None,
     )
     return opened
+
+
+def _quantization_loss(job: Job, corpus: Corpus) -> tuple[float, float] | None:
+    """Return mean and worst cosine of a quantized teacher to the whole one, on texts of a corpus."""
+    if all(contract.quantization is None for contract in job.teacher.contracts.values()):
+        return None
+    from embedcache.teacher.encode import cosines_to_whole
+
+    rows = np.linspace(0, len(corpus) - 1, min(len(corpus), _LOSS_TEXTS)).astype(np.int64)
+    cosines = cosines_to_whole(job.teacher.encoder, corpus.texts(rows))
+    return float(cosines.mean()), float(cosines.min())
 
 
 def _fill_without_encoding(

@@ -64,6 +64,8 @@ class Job:
         self.sources: Sequence[Source] = find_sources(sources)
         self.name = check_name(name or corpus_name_of(self.sources[0]))
         _check(encode)
+        if encode.backend == "torch" and isinstance(teacher, TeacherOptions) and teacher.quantize:
+            raise InputError(f"quantize {teacher.quantize} runs in OpenVINO, found backend torch")
         self.part = None if encode.part is None else KeyPart.parse(encode.part)
         self.folder = Path(cache).expanduser()
         self.cache = _open(self.folder)

@@ -100,6 +100,8 @@ class BuildResult:
         remote: URL of the remote that was read.
         remote_bytes: bytes that came from it.
         verdicts: comparisons of its vectors with the teacher's.
+        quantized: mean and worst cosine of a quantized teacher's vectors to those of the whole model, over
+            texts of the corpus; None where nothing was encoded.
         estimate: cost, of a dry run where texts are missing.
         dry_run: whether nothing was written.
     """
@@ -125,6 +127,7 @@ class BuildResult:
     remote: str | None = None
     remote_bytes: int = 0
     verdicts: tuple[str, ...] = ()
+    quantized: tuple[float, float] | None = None
     estimate: Estimate | None = None
     dry_run: bool = False
 

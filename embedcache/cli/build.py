@@ -105,6 +105,8 @@ def _vectors(result: BuildResult) -> Iterator[tuple[str, object]]:
     yield "from the remote", size(result.remote_bytes) if result.remote_bytes else ""
     yield from (("sample", verdict) for verdict in result.verdicts)
     yield "truncated", _some(result.truncated, "of the encoded were longer than the teacher reads")
+    if result.quantized is not None:
+        yield "quantized", "cosine to float32 {:.4f} on average, {:.4f} at worst".format(*result.quantized)
     rate = f" ({result.encoded / result.encode_seconds:,.0f} rows/s)" if result.encode_seconds else ""
     yield "time", f"{result.seconds:.1f} s{rate}" if result.seconds else ""
 

@@ -110,6 +110,7 @@ contract_options = all_of(
         default=None,
         help="Scale vectors to length one.  [default: as the teacher]",
     ),
+    choice("--quantize", ("int8",), "Make the weights smaller, in OpenVINO; the vectors are others."),
     _trust,
 )
 live_teacher_options = all_of(

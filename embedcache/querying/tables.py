@@ -30,8 +30,8 @@ _COLUMNS = {
     "codebook VARCHAR, mean_cosine DOUBLE, worst_cosine DOUBLE, provenance VARCHAR",
     "teachers": "teacher VARCHAR, names VARCHAR[], contract VARCHAR, weights VARCHAR, tokenizer VARCHAR, "
     "architecture VARCHAR, pooling VARCHAR, modules VARCHAR, prompt VARCHAR, max_length BIGINT, "
-    "normalize BOOLEAN, dimension BIGINT, output VARCHAR, truncate_dim BIGINT, vectors BIGINT, "
-    "shards BIGINT, bytes BIGINT, codec VARCHAR, store VARCHAR, origin VARCHAR",
+    "normalize BOOLEAN, dimension BIGINT, output VARCHAR, truncate_dim BIGINT, quantization VARCHAR, "
+    "vectors BIGINT, shards BIGINT, bytes BIGINT, codec VARCHAR, store VARCHAR, origin VARCHAR",
     "corpora": "corpus VARCHAR, rows BIGINT, parts BIGINT, digest VARCHAR, has_ids BOOLEAN, "
     "has_labels BOOLEAN, skipped VARCHAR",
 }
@@ -138,7 +138,7 @@ def teacher_facts(cache: Cache, teachers: Sequence[CachedTeacher]) -> dict[str, 
         "store": store.kind,
         "origin": teachers[0].origin,
         "identity": "server, model name and canary" if store.contract.is_served else "digest of the weights",
-        **store.contract.to_json(),
+        **vars(store.contract),
     }
 
 

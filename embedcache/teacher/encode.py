@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,8 @@ class Encoder(TextEncoder):
         compute_dtype: ``auto``, ``float32``, ``bfloat16`` or ``float16``.
         batch_tokens: tokens per forward batch, padding counted; default: by device and backend.
         threads: CPU threads for the forward pass; default: all cores.
-        backend: ``torch``, ``openvino`` or ``auto``, see :func:`.openvino_model.takes_openvino`.
+        backend: ``torch``, ``openvino`` or ``auto``, see :func:`.openvino_model.takes_openvino`; quantized
+            teachers always run in OpenVINO.
 
     Raises:
         InputError: if an argument is out of range, or the device cannot compute in the dtype.
@@ -65,6 +67,8 @@ class Encoder(TextEncoder):
         self.teacher, self.teachers = teachers[0], teachers
         model, contract = self.teacher.model, self.teacher.contract
         self.device = torch.device(model.device)
+        if contract.quantization is not None:
+            backend = OPENVINO
         if backend == OPENVINO and compute_dtype == "auto":
             compute_dtype = "float32"
         self.dtype = resolve_compute_dtype(compute_dtype, self.device)
@@ -99,7 +103,9 @@ class Encoder(TextEncoder):
             tokenized = self.tokenizer(PROBES)
             examples = [padded_features(tokenized, np.arange(n), self.tokenizer) for n in (2, len(PROBES))]
             constants, model = self._prompt_length, self._prepare(faster=False)
-            return OpenVinoModel(model, examples, constants, threads=self.threads, streams=self.streams)
+            settings = {"threads": self.threads, "streams": self.streams}
+            quantizes = self.teacher.contract.quantization is not None
+            return OpenVinoModel(model, examples, constants, quantizes=quantizes, **settings)
         except TeacherError:
             if backend == "auto":
                 return None
@@ -242,6 +248,17 @@ def padded_features(
         types = np.zeros_like(real) if tokenized.first is None else position >= tokenized.first[rows][:, None]
         features["token_type_ids"] = torch.from_numpy((real & types).astype(np.int64))
     return features
+
+
+def cosines_to_whole(encoder: TextEncoder, texts: Sequence[str]) -> NDArray[np.float64]:
+    """Return the cosines of a quantized teacher's vectors to those of the whole model, shape (n,)."""
+    teacher = encoder.teacher
+    whole = replace(teacher, contract=replace(teacher.contract, quantization=None))
+    found = encoder.encode(texts).vectors[:, : teacher.dimension].astype(np.float64)
+    wanted = Encoder(whole, compute_dtype="float32").encode(texts).vectors.astype(np.float64)
+    lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(wanted, axis=1)
+    cosines: NDArray[np.float64] = (found * wanted).sum(axis=1) / np.maximum(lengths, 1e-30)
+    return cosines
 
 
 def available_cores() -> int:

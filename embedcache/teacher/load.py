@@ -23,7 +23,7 @@ from embedcache.teacher.modules import (
     set_normalize,
 )
 from embedcache.teacher.modules import quiet_transformers as quiet_transformers
-from embedcache.teacher.options import LOGITS, PROJECTION, TeacherOptions
+from embedcache.teacher.options import LOGITS, PROJECTION, QUANTIZATIONS, TeacherOptions
 from embedcache.teacher.resolve import ModelSource, is_served, resolve
 from embedcache.teacher.served import load_served, refuse_local_settings
 from embedcache.teacher.teacher import Teacher as Teacher
@@ -53,6 +53,7 @@ def load_teacher(
     max_length: int | None = None,
     truncate_dim: int | None = None,
     normalize: bool | None = None,
+    quantize: str | None = None,
     name: str | None = None,
     device: str = "auto",
     trust_remote_code: bool = False,
@@ -67,6 +68,7 @@ def load_teacher(
         max_length: truncate texts to this many tokens; default: the model's own.
         truncate_dim: leading dimensions that are kept; default: the model's own.
         normalize: scale vectors to length one; default: as the model does.
+        quantize: ``int8``, or None for the model as it is.
         name: name in a cache; default: the alias, the folder's name or the hub id's last part.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps`` ...
         trust_remote_code: run code that comes with the model.
@@ -82,10 +84,13 @@ def load_teacher(
                 pooling=pooling,
                 max_length=max_length,
                 normalize=normalize,
+                quantize=quantize,
                 trust_remote_code=trust_remote_code,
             )
         )
         return load_served(spec, prompt=prompt, truncate_dim=truncate_dim, name=name)
+    if quantize is not None and quantize not in QUANTIZATIONS:
+        raise TeacherError(f"unknown quantization {quantize!r}: use {', '.join(QUANTIZATIONS)}")
     source = resolve(spec)
     source = replace(source, name=source.name if name is None else name)
     if not re.fullmatch(r"\w[\w.-]*", source.name):
@@ -125,6 +130,7 @@ def load_teacher(
         normalize=any(type(module).__name__ == "Normalize" for module in model),
         truncate_dim=model.truncate_dim,
         dimension=width,
+        quantization=QUANTIZATIONS[quantize] if quantize else None,
     )
     return Teacher(source, model, contract)
 
@@ -199,6 +205,7 @@ def load_by_contract(
         max_length=contract.max_length or None,
         truncate_dim=contract.truncate_dim,
         normalize=None if contract.is_served else contract.normalize,
+        quantize={value: word for word, value in QUANTIZATIONS.items()}.get(contract.quantization or ""),
         name=name,
         device=device,
         trust_remote_code=trust_remote_code,

@@ -5,11 +5,14 @@ The graph is traced from the torch modules and compared with them before it is u
 
 from __future__ import annotations
 
+import logging
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from importlib.metadata import version
 from importlib.util import find_spec
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,8 +33,8 @@ _LEAST_PARAMETERS = 10_000_000
 
 
 def has_openvino() -> bool:
-    """Check if OpenVINO is installed."""
-    return find_spec("openvino") is not None
+    """Check if OpenVINO, and NNCF which makes weights smaller for it, are installed."""
+    return find_spec("openvino") is not None and find_spec("nncf") is not None
 
 
 def takes_openvino(backend: str, model: SentenceTransformer, dtype: torch.dtype) -> bool:
@@ -71,6 +74,7 @@ class OpenVinoModel:
         model: the encoder, in float32 on the CPU, its linear layers not packed.
         examples: padded model input of :data:`PROBES`: of the first two, and of all.
         constants: features that are the same in every batch.
+        quantizes: make the weights int8.
         threads: CPU threads.
         streams: batches that run at once.
 
@@ -84,21 +88,15 @@ class OpenVinoModel:
         examples: Sequence[Mapping[str, torch.Tensor]],
         constants: Mapping[str, Any],
         *,
+        quantizes: bool = False,
         threads: int,
         streams: int,
     ) -> None:
-        import openvino
-
         wrapped = _TokensToVector(model, list(examples[0]), dict(constants))
+        settings = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": streams}
         try:
             graph = _convert(wrapped, examples[0])
-            settings = {
-                "INFERENCE_PRECISION_HINT": "f32",
-                "INFERENCE_NUM_THREADS": threads,
-                "NUM_STREAMS": streams,
-            }
-            self._compiled = openvino.Core().compile_model(graph, "CPU", settings)
-            self._requests = threading.local()
+            self._compile(graph, settings)
             with torch.inference_mode():
                 wanted = wrapped(*examples[1].values())
             difference = float((self(examples[1])["sentence_embedding"] - wanted).abs().max())
@@ -110,6 +108,16 @@ class OpenVinoModel:
                 f"the model does not convert to OpenVINO: its vectors differ by {difference:.2g}, "
                 f"expected at most {_TOLERANCE:.0e}; use backend torch"
             )
+        if quantizes:
+            self._compile(_quantized(graph), settings)
+
+    def _compile(self, graph: Any, settings: Mapping[str, object]) -> None:
+        import openvino
+
+        # Activations stay in float32 too where the weights are int8: how they are rounded depends on the CPU.
+        fixed = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
+        self._compiled = openvino.Core().compile_model(graph, "CPU", {**fixed, **settings})
+        self._requests = threading.local()
 
     @property
     def provenance(self) -> dict[str, object]:
@@ -151,3 +159,12 @@ def _convert(wrapped: _TokensToVector, example: Mapping[str, torch.Tensor]) -> A
     for port, name in zip(graph.inputs, example, strict=True):
         port.get_tensor().set_names({name})
     return graph
+
+
+def _quantized(graph: Any) -> Any:
+    """Return a graph with weights of int8, a scale each output channel; rounding depends on nothing else."""
+    import nncf
+
+    nncf.set_log_level(logging.ERROR)
+    with redirect_stdout(StringIO()):  # NNCF shows a bar of its own
+        return nncf.compress_weights(graph, mode=nncf.CompressWeightsMode.INT8_SYM)

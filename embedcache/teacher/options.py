@@ -15,6 +15,9 @@ EMBEDDING, LOGITS, PROJECTION = "embedding", "logits", "projection"
 OUTPUTS = (EMBEDDING, LOGITS)
 """Outputs of a build. A projection is computed from stored vectors, see :mod:`embedcache.projection`."""
 
+QUANTIZATIONS = {"int8": "openvino-int8"}
+"""Value of a contract's ``quantization`` by the word of the options."""
+
 DEFAULT_SHARD_ROWS = 16384
 ENGINES = ("ray",)
 
@@ -30,6 +33,7 @@ class TeacherOptions:
         max_length: truncate texts to this many tokens.
         truncate_dim: leading dimensions that are kept; asked for where the teacher is served.
         normalize: scale vectors to length one.
+        quantize: ``int8`` for a model of smaller weights in OpenVINO, whose vectors are others.
         name: name in the cache; default: the alias, the folder's name or the hub id's last part.
         trust_remote_code: run code that comes with the model.
     """
@@ -40,6 +44,7 @@ class TeacherOptions:
     max_length: int | None = None
     truncate_dim: int | None = None
     normalize: bool | None = None
+    quantize: str | None = None
     name: str | None = None
     trust_remote_code: bool = False
 

@@ -23,6 +23,7 @@ CHANGES: dict[str, Any] = {
     "dimension": 9,
     "output": "logits",
     "truncate_dim": 8,
+    "quantization": "openvino-int8",
 }
 
 
@@ -38,8 +39,9 @@ def test_every_field_changes_the_id(name: str) -> None:
     assert contract.differences(changed) == {name: (getattr(contract, name), CHANGES[name])}
 
 
-def test_a_contract_comes_back_from_json() -> None:
-    contract = example_contract(prompt="Ünïcode: ", truncate_dim=4)
+@pytest.mark.parametrize("quantization", [None, "openvino-int8"])
+def test_a_contract_comes_back_from_json(quantization: str | None) -> None:
+    contract = example_contract(prompt="Ünïcode: ", truncate_dim=4, quantization=quantization)
     again = Contract.from_json(contract.to_json())
     assert again == contract
     assert again.id == contract.id

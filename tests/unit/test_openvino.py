@@ -12,7 +12,7 @@ from flat_build import build
 from pair_helpers import classifier_folder, joined
 from student_teachers import make_teacher
 
-from embedcache.errors import InputError, MissingExtraError, TeacherError
+from embedcache.errors import ContractMismatchError, InputError, MissingExtraError, TeacherError
 from embedcache.live import Computing
 from embedcache.repair import repair
 from embedcache.teacher import openvino_model
@@ -66,6 +66,24 @@ def test_repair_takes_the_backend_of_the_vectors(tmp_path: Path, tiny_teacher: P
     path.write_bytes(data[:-99] + b"?!" + data[-97:])
     assert repair(cache.folder, computing=Computing(device="cpu", threads=1)).left == []
     assert path.read_bytes() == data
+
+
+def test_quantized_vectors_are_those_of_another_contract(tmp_path: Path, tiny_teacher: Path) -> None:
+    settings = {"teacher": tiny_teacher, "cache": tmp_path / "cache", "device": "cpu"}
+    build(sentences(30), **settings, quantize="int8", codec="float32")
+    cache = build(sentences(40), **settings, quantize="int8", codec="float32", overwrite=True)
+    assert cache.result is not None
+    assert cache.result.encoded == 10
+    assert cache.result.quantized is not None
+    mean, worst = cache.result.quantized
+    assert 0.9 < worst <= mean < 1 - 1e-6
+    wanted = load_teacher(tiny_teacher, device="cpu").model.encode(sentences(40))
+    cosines = (cache.lookup(sentences(40)) * wanted).sum(axis=1)
+    assert cosines.min() == pytest.approx(worst, abs=1e-4)
+    with pytest.raises(ContractMismatchError, match="quantization"):
+        build(sentences(30), **settings)
+    with pytest.raises(InputError, match="backend torch"):
+        build(sentences(30), **settings, quantize="int8", backend="torch")
 
 
 def test_auto_takes_it_for_large_models_in_float32_on_a_cpu(
