@@ -103,7 +103,7 @@ def export_onnx(
     """
     import_onnxruntime()
     source, target = model_folder(model), Path(out).expanduser().resolve()
-    _check_target(source, target, force)
+    check_target(source, target, force, Path("onnx") / RECIPE)
     from distill.students.static import PaddedStatic, is_static
     from embedcache.teacher.load import load_teacher, quiet_transformers
 
@@ -117,7 +117,7 @@ def export_onnx(
             f"{source} starts with {first}; only Transformer and StaticEmbedding models can be exported"
         )
     teacher.model.float()
-    with _new_folder(target) as folder:
+    with new_folder(target) as folder:
         # Saved before anything is encoded: the tokenizer file also carries the settings of its last call.
         with saving(target), quiet_transformers():
             teacher.model.save(str(folder), create_model_card=False)
@@ -177,7 +177,8 @@ def model_folder(model: str | Path) -> Path:
     )
 
 
-def _check_target(source: Path, target: Path, force: bool) -> None:
+def check_target(source: Path, target: Path, force: bool, mark: Path) -> None:
+    """Refuse a target that holds something else than an earlier export, which has the file ``mark``."""
     if target == source or target in source.parents:
         raise ExportError(f"--out {target} is or contains the model itself; choose another folder")
     if target.exists() and not target.is_dir():
@@ -188,14 +189,14 @@ def _check_target(source: Path, target: Path, force: bool) -> None:
         raise ExportError(
             f"--out {target} is not empty; choose another folder, or replace an earlier export by --force"
         )
-    if not (target / "onnx" / RECIPE).is_file():
+    if not (target / mark).is_file():
         raise ExportError(
             f"--out {target} holds something else than an earlier export; --force replaces only those"
         )
 
 
 @contextmanager
-def _new_folder(target: Path) -> Iterator[Path]:
+def new_folder(target: Path) -> Iterator[Path]:
     """Yield an empty folder beside ``target`` that becomes ``target`` when the block ends well."""
     make_directory(target.parent)
     building, replaced = (target.with_name(f".tmp-{uuid.uuid4().hex}-{target.name}") for _ in range(2))

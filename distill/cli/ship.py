@@ -13,16 +13,19 @@ if TYPE_CHECKING:
     from distill.export import ExportResult
 
 
+_FORMS = ("onnx", "openvino")
+
+
 @click.command("export")
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--to", "form", type=click.Choice(["onnx"]), required=True, help="Form to export to.")
+@click.option("--to", "form", type=click.Choice(_FORMS), required=True, help="Form to export to.")
 @click.option(
     "--int8", is_flag=True, help="Also write a dynamically quantised graph, a quarter to a third of the size."
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Folder to write; default: beside the model or its run, the name with '-onnx' behind it.",
+    help="Folder to write; default: beside the model or its run, the name with its form behind it.",
 )
 @click.option(
     "--opset",
@@ -44,12 +47,14 @@ def export_command(
 ) -> None:
     """Export MODEL, a run folder or a sentence-transformers folder, and check that it gives the same vectors.
 
-    The folder written opens with sentence-transformers as before; the graph in its onnx/ runs without torch.
+    The folder written opens with sentence-transformers as before. The graph in onnx/ runs without torch; with
+    openvino/ in it, the folder opens with backend="openvino", too.
     """
     from rich.console import Console
 
     from distill.evaluation.record import run_folder
     from distill.export import export_onnx, model_folder
+    from distill.openvino_export import export_openvino
 
     if out is None:
         source = model_folder(model)
@@ -57,7 +62,12 @@ def export_command(
         beside = source if source == model.expanduser().resolve() else source.parent
         beside = run_folder(source) or beside
         out = beside.with_name(f"{beside.name}-{form}")
-    result = export_onnx(model, out, int8=int8, opset=opset, tolerance=tolerance, force=force)
+    if form == "onnx":
+        result = export_onnx(model, out, int8=int8, opset=opset, tolerance=tolerance, force=force)
+    elif int8:
+        raise click.UsageError("--int8 goes with --to onnx")
+    else:
+        result = export_openvino(model, out, tolerance=tolerance, force=force)
     console = Console()
     console.print(_table(result))
     console.print(f"written to {result.folder}", soft_wrap=True, markup=False, highlight=False)

@@ -6,6 +6,7 @@ The graph is traced from the torch modules and compared with them before it is u
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
@@ -95,7 +96,7 @@ class OpenVinoModel:
         wrapped = _TokensToVector(model, list(examples[0]), dict(constants))
         settings = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": streams}
         try:
-            graph = _convert(wrapped, examples[0])
+            graph = convert(wrapped, examples[0])
             self._compile(graph, settings)
             with torch.inference_mode():
                 wanted = wrapped(*examples[1].values())
@@ -112,11 +113,9 @@ class OpenVinoModel:
             self._compile(_quantized(graph), settings)
 
     def _compile(self, graph: Any, settings: Mapping[str, object]) -> None:
-        import openvino
-
-        # Activations stay in float32 too where the weights are int8: how they are rounded depends on the CPU.
-        fixed = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
-        self._compiled = openvino.Core().compile_model(graph, "CPU", {**fixed, **settings})
+        # Beside int8 weights, activations are rounded to int8 in groups of 32 where the CPU multiplies int8.
+        fixed = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 32}
+        self._compiled = _openvino().Core().compile_model(graph, "CPU", {**fixed, **settings})
         self._requests = threading.local()
 
     @property
@@ -146,19 +145,30 @@ class _TokensToVector(torch.nn.Module):
         return found
 
 
-def _convert(wrapped: _TokensToVector, example: Mapping[str, torch.Tensor]) -> Any:
-    """Return the ``openvino.Model`` of a module, for batches of any size and length."""
-    import openvino
+def convert(module: torch.nn.Module, example: Mapping[str, torch.Tensor]) -> Any:
+    """Return the ``openvino.Model`` of a module, for batches of any size and length.
 
+    Args:
+        module: takes the tensors of ``example`` in their order, gives one tensor.
+        example: padded model input by name.
+    """
     from embedcache.teacher.load import quiet_transformers
 
     with warnings.catch_warnings(), quiet_transformers(), torch.inference_mode():
         # Tracing warns of every shape that Python looks at; the comparison finds what that breaks.
         warnings.simplefilter("ignore")
-        graph = openvino.convert_model(wrapped, example_input=tuple(example.values()))
+        graph = _openvino().convert_model(module, example_input=tuple(example.values()))
     for port, name in zip(graph.inputs, example, strict=True):
         port.get_tensor().set_names({name})
     return graph
+
+
+def _openvino() -> Any:
+    # OpenVINO and NNCF do without it. It sends usage statistics from threads that outlive Python.
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    import openvino
+
+    return openvino
 
 
 def _quantized(graph: Any) -> Any:

@@ -45,7 +45,7 @@ _RETRIES_AT_START = 5
 _SECONDS = 300.0
 _CHARACTERS_PER_TOKEN = 4
 _LOCAL = (
-    *("pooling", "max_length", "normalize", "trust_remote_code"),
+    *("pooling", "max_length", "normalize", "quantize", "trust_remote_code"),
     *("output", "token_embeddings", "compute_dtype", "device", "devices", "backend", "threads"),
 )
 
