@@ -6,7 +6,8 @@ Over the same sentences, in turn, several rounds, so that a busy machine slows a
   bare    the forward pass alone on batches that are ready, with the layers and streams the build uses
   build   the whole ``embedcache.build``: read, key, tokenise, encode, write, fsync
 
-The last two run in every dtype of torch asked for and, on a CPU where it is installed, in OpenVINO.
+The last two run in every dtype of torch asked for and, on a CPU where it is installed, in OpenVINO, in
+float32 and with int8 weights.
 
 Ratios of the best rounds are what counts; the rates themselves depend on the machine.
 """
@@ -19,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +32,7 @@ from embedcache.teacher.batching import token_budget_batches
 from embedcache.teacher.encode import Encoder, padded_features
 from embedcache.teacher.load import Teacher, load_teacher, quiet_transformers
 from embedcache.teacher.openvino_model import has_openvino
-from embedcache.teacher.options import EncodeOptions
+from embedcache.teacher.options import QUANTIZATIONS, EncodeOptions
 
 
 def read_sentences(file: Path | None, column: str | None, rows: int) -> list[str]:
@@ -108,6 +110,8 @@ def encoders(teacher: Teacher, dtypes: list[str]) -> dict[str, Encoder]:
     found = {dtype: Encoder(teacher, compute_dtype=dtype) for dtype in dtypes}
     if found[dtypes[0]].device.type == "cpu" and has_openvino():
         found["openvino"] = Encoder(teacher, compute_dtype="float32", backend="openvino")
+        quantized = replace(teacher.contract, quantization=QUANTIZATIONS["int8"])
+        found["openvino int8"] = Encoder(replace(teacher, contract=quantized))
     return found
 
 
