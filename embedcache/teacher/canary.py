@@ -64,7 +64,7 @@ def refuse_other_model(
     raise ContractMismatchError(
         f"{spec} is another model than before: {int(wrong.sum())} of {len(texts)} known texts have other "
         f"vectors; {texts[worst][:60]!r} has {sides[0]} {where} and {sides[1]} now, cosine "
-        f"{similar[worst]:.4f}. Nothing of it was stored. Serve the old model again, or the new one "
+        f"{similar[worst]:.4f}. Nothing of this shard was stored. Serve the old model again, or the new one "
         "under another model name",
         {"canary": (sides[0], sides[1])},
     )

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -31,9 +31,6 @@ from embedcache.teacher.resolve import Server, resolve
 from embedcache.teacher.teacher import Teacher
 from embedcache.teacher.windows import TextEncoder
 
-if TYPE_CHECKING:
-    pass
-
 DEFAULT_REQUESTS = 8
 DEFAULT_BATCH_TOKENS = 8192
 # Texts a request: the smallest default limit of common servers, TEI's --max-client-batch-size.
@@ -42,11 +39,11 @@ _TEXTS = 32
 # may take a minute to start again. At the start of a build a wrong address shows in a quarter of that.
 _RETRIES = 14
 _RETRIES_AT_START = 5
-_SECONDS = 300.0
+_SECONDS, _CONNECT_SECONDS = 300.0, 5.0
 _CHARACTERS_PER_TOKEN = 4
 _LOCAL = (
     *("pooling", "max_length", "normalize", "quantize", "trust_remote_code"),
-    *("output", "token_embeddings", "compute_dtype", "device", "devices", "backend", "threads"),
+    *("output", "token_embeddings", "compute_dtype", "device", "devices", "engine", "backend", "threads"),
 )
 
 
@@ -78,6 +75,7 @@ class Client:
 
     Raises:
         MissingExtraError: if the package ``openai`` is not installed.
+        InputError: if the environment has headers for OpenAI, and the server is another.
     """
 
     def __init__(self, server: Server, dimensions: int | None, prompt: str, retries: int) -> None:
@@ -87,7 +85,10 @@ class Client:
             raise MissingExtraError("served teachers need pip install 'embedcache[served]'") from error
         self.server, self.prompt, self.retries = server, prompt, retries
         self._dimensions = dimensions or openai.omit
-        is_openai = urlsplit(server.url).hostname == "api.openai.com"
+        url = urlsplit(server.url)
+        is_openai = url.scheme == "https" and url.hostname == "api.openai.com"
+        if not is_openai and os.environ.get("OPENAI_CUSTOM_HEADERS"):
+            raise InputError(f"OPENAI_CUSTOM_HEADERS would be sent to {url.hostname}: unset it")
         # Always given: the client would send OPENAI_API_KEY to any host.
         names = ("EMBEDCACHE_API_KEY", "OPENAI_API_KEY") if is_openai else ("EMBEDCACHE_API_KEY",)
         key = next(filter(None, map(os.environ.get, names)), "none")
@@ -96,7 +97,7 @@ class Client:
         self._client = openai.OpenAI(
             api_key=key,
             base_url=server.url,
-            timeout=_SECONDS,
+            timeout=openai.Timeout(_SECONDS, connect=_CONNECT_SECONDS),
             max_retries=retries,
             default_headers=cast("Any", {"Authorization": f"Bearer {key}", **others}),
         )
@@ -273,33 +274,34 @@ class ServedEncoder(TextEncoder):
     def _start_window(
         self, texts: Sequence[str], pool: ThreadPoolExecutor
     ) -> tuple[EncodedTexts, set[Future[tuple[int, int]]]]:
-        """Submit a window's requests, the canary's texts among them."""
+        """Submit a window's requests."""
         if pair := next((text for text in texts if SEPARATOR in text), None):
             shown = pair[:60].replace(SEPARATOR, " + ")
             raise InputError(f"{self.teacher.name} is served, and takes no pairs of texts, found {shown!r}")
-        count, texts = len(texts), [*texts, *canary.TEXTS]
         vectors = np.empty((len(texts), self.teacher.dimension), dtype=np.float32)
 
         def request(rows: NDArray[np.int64]) -> tuple[int, int]:
-            found, tokens = self.teacher.client.vectors([texts[row] for row in rows])
-            if found.shape[1] != vectors.shape[1]:
-                raise ServedTeacherError(
-                    f"{self.teacher.client.server.spec}: vectors of {found.shape[1]} dimensions, expected "
-                    f"{vectors.shape[1]}; nothing of this shard was stored. Serve the old model again"
-                )
-            vectors[rows] = found
-            return int((rows < count).sum()), tokens
+            vectors[rows], tokens = self._request([texts[row] for row in rows])
+            return len(rows), tokens
 
         unknown = np.zeros(len(texts), dtype=np.int32)
         return EncodedTexts(vectors, unknown, unknown > 0), {
             pool.submit(request, rows) for rows in self.batches(texts)
         }
 
+    def _request(self, texts: Sequence[str]) -> tuple[Vectors, int]:
+        found, tokens = self.teacher.client.vectors(texts)
+        if found.shape[1] != self.teacher.dimension:
+            raise ServedTeacherError(
+                f"{self.teacher.client.server.spec}: vectors of {found.shape[1]} dimensions, expected "
+                f"{self.teacher.dimension}; nothing of this shard was stored. Serve the old model again"
+            )
+        return found, tokens
+
     def _finish_window(self, result: EncodedTexts) -> EncodedTexts:
-        """Return a window without the canary, which must be as it was at the start."""
-        count = len(result.vectors) - len(canary.TEXTS)
-        before, now = self.teacher.canary, result.vectors[count:]
+        """Compare the canary once all requests of the window are answered: it must be as at the start."""
+        before, (now, _) = self.teacher.canary, self._request(canary.TEXTS)
         wrong = canary.cosines(before, now) < canary.LEAST_COSINE
         spec = self.teacher.client.server.spec
         canary.refuse_other_model(spec, canary.TEXTS, before, now, wrong, "at the start")
-        return EncodedTexts(result.vectors[:count], result.tokens[:count], result.truncated[:count])
+        return result

@@ -114,12 +114,14 @@ def test_keys_come_from_the_environment_and_stay_with_their_host(
 ) -> None:
     for name in ("OPENAI_API_KEY", "OPENAI_ORG_ID", "OPENAI_ADMIN_KEY"):
         monkeypatch.setenv(name, "secret")
-    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "Authorization: Bearer secret")
     encoder(server)
     assert "secret" not in str(server.headers)
     monkeypatch.setenv("EMBEDCACHE_API_KEY", "own")
     encoder(server)
     assert server.headers[-1]["authorization"] == "Bearer own"
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Key: secret")
+    with pytest.raises(InputError, match="OPENAI_CUSTOM_HEADERS"):
+        encoder(server)
 
 
 @pytest.mark.parametrize(
