@@ -75,19 +75,19 @@ class Windows:
         """Return the next window; there has to be one.
 
         Args:
-            rows: rows that it should have. It has at least a shard while there is one for every worker, and
-                at most half of a worker's share of what is left.
+            rows: rows that it should have. It has at least a shard, but at most half of a worker's share of
+                what is left: some rows take longer than others.
             workers: workers that share what is left.
         """
         if self._returned:
             window = self._returned.popleft()
             self.left -= len(window.rows)
             return window
-        share = -(-self.left // workers)
-        if share < self._shard_rows:
-            count = max(share, self._shard_rows // _SMALLEST, 1)
+        most = -(-self.left // (2 * workers))
+        if most < self._shard_rows:
+            count = max(most, self._shard_rows // _SMALLEST, 1)
         else:
-            shards = min(int(min(rows, share / 2)) // self._shard_rows, _MOST_SHARDS)
+            shards = min(int(min(rows, most)) // self._shard_rows, _MOST_SHARDS)
             count = max(1, shards) * self._shard_rows
         taken = self._cut(min(count, self.left))
         self.left -= len(taken)

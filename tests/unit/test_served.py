@@ -160,6 +160,7 @@ def test_specs(spec: str, model: str | None, url: str | None) -> None:
         {"compute_dtype": "bfloat16"},
         {"device": "cpu"},
         {"devices": "cpu,cpu"},
+        {"engine": "ray"},
         {"backend": "openvino"},
         {"threads": 2},
     ],
