@@ -1,20 +1,48 @@
-"""Live teacher of stored vectors, computing as it did when they were made: in their dtype and backend."""
+"""Live teacher of stored vectors: computes as it did when they were made, and is compared with them.
+
+A vector is wrong if it is farther from the live one than its codec loses, two runs differ
+(:mod:`embedcache.store.noise`) and another device or library version explains.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
+from embedcache.codecs import Vectors
 from embedcache.contract import Contract
+from embedcache.corpus.corpus import Corpus, find_texts
 from embedcache.errors import InputError, MissingExtraError, TeacherError
-from embedcache.store import Shard
+from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray, key_array
+from embedcache.reuse import shard_places
+from embedcache.store import Positions, Shard, ShardStore, VectorBatch
+from embedcache.store.noise import COMPUTE_COSINE
+from embedcache.teacher import canary
 from embedcache.teacher.options import PROJECTION, EncodeOptions
 
 if TYPE_CHECKING:
+    from embedcache.teacher.lazy import LazyTeacher
     from embedcache.teacher.windows import TextEncoder
+
+Level: TypeAlias = Literal["ok", "look", "bad"]
+MARGIN = 0.1
+"""Relative distance beyond the noise that another device or library version may cause."""
+MESSAGES: dict[Level, str] = {
+    "ok": "the stored vectors are the teacher's",
+    "look": "beyond the noise: another device or library version computed these vectors",
+    "bad": "these are not this teacher's vectors",
+}
+# A codec that loses more is no codec: pq may come with the codebook of a stranger.
+_MOST_LOST = 0.7
+# Relative distance of two vectors at the least cosine. What a codec loses comes on top of it.
+_MARGIN = float(np.sqrt(2 - 2 * canary.LEAST_COSINE))
 
 
 @dataclass(frozen=True)
@@ -102,3 +130,130 @@ def _recorded(shards: Iterable[Shard], field: str, default: str | None = None) -
         if isinstance(value, str):
             counts[value] += len(shard)
     return [value for value, _ in counts.most_common()]
+
+
+@dataclass(frozen=True)
+class LiveComparison:
+    """Stored vectors beside the live teacher's; arrays of shape (n,).
+
+    Attributes:
+        differs: rows beyond the noise.
+        wrong: rows beyond noise and margin: vectors of another text or teacher.
+        noise: relative distance that two runs of the teacher explain.
+        shards: number of each row's shard.
+    """
+
+    differs: NDArray[np.bool_]
+    wrong: NDArray[np.bool_]
+    noise: NDArray[np.float64]
+    shards: NDArray[np.int64]
+
+    @property
+    def level(self) -> Level:
+        """``ok`` within the noise, ``look`` within the margin, else ``bad``."""
+        return "bad" if self.wrong.any() else "look" if self.differs.any() else "ok"
+
+
+def compare_with_live(
+    store: ShardStore, positions: Positions, live: Vectors, compute_dtype: str, *, margin: float = MARGIN
+) -> LiveComparison:
+    """Compare stored vectors with the live teacher's.
+
+    Args:
+        store: the stored vectors.
+        positions: positions of the rows to compare, shape (n,).
+        live: the teacher's vectors of their texts, float32, shape (n, d).
+        compute_dtype: dtype that the live teacher computed in.
+        margin: relative distance beyond the noise from which a vector is wrong.
+    """
+    stored = store.vectors(positions)
+    shards, _ = shard_places(store, positions)
+    lost, noise = np.empty(len(live)), np.empty(len(live))
+    for number in np.unique(shards).tolist():
+        rows, shard = shards == number, store.shards[number]
+        # A codec rounds to the nearest value: a vector moved by e comes back at most 2 e farther away.
+        lost[rows] = _distances(shard.codec.decode(shard.codec.encode(live[rows])), live[rows])
+        noise[rows] = _run_noise(shard.header.provenance.get("compute_dtype")) + _run_noise(compute_dtype)
+    distances = _distances(stored, live) - np.minimum(lost, _MOST_LOST)
+    # Not a number is no distance within the noise.
+    return LiveComparison(~(distances <= noise), ~(distances <= noise + margin), noise, shards)
+
+
+def _distances(found: NDArray[np.floating], expected: Vectors) -> NDArray[np.float64]:
+    wide = expected.astype(np.float64)
+    lengths = np.maximum(np.linalg.norm(wide, axis=1), np.finfo(np.float32).tiny)
+    distances: NDArray[np.float64] = np.linalg.norm(found - wide, axis=1) / lengths
+    return distances
+
+
+def _run_noise(compute_dtype: object) -> float:
+    return math.acos(COMPUTE_COSINE.get(str(compute_dtype), COMPUTE_COSINE["float32"]))
+
+
+def sample_texts(store: ShardStore, corpora: Sequence[Corpus], sample: int, seed: int) -> list[str]:
+    """Return a random sample of the distinct texts of corpora and views that have a vector.
+
+    Keys are digests, so the texts whose keys rank lowest are a uniform sample; order and repeats do not
+    matter.
+    """
+    drawn = np.empty(0, KEY_DTYPE)
+    for corpus in corpora:
+        for keys in corpus.iter_keys():
+            keys = np.concatenate([drawn, keys[store.locate(keys) >= 0]])
+            drawn = keys[np.unique(_ranks(keys, seed), return_index=True)[1][:sample]]
+    return [text for text in find_texts(drawn, corpora) if text is not None]
+
+
+def _ranks(keys: KeyArray, seed: int) -> NDArray[np.uint64]:
+    """Return a number for each key, in an order that is random and depends on ``seed``; shape (n,)."""
+    words = np.ascontiguousarray(keys).view(np.uint64).reshape(-1, KEY_BYTES // 8)[:, 0]
+    factor = np.random.default_rng(seed).integers(1 << 63, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    # Odd, so that no two words get the same number.
+    return words * factor
+
+
+def refuse_changed_server(
+    store: ShardStore,
+    corpora: Callable[[], Sequence[Corpus]],
+    encode: Callable[[Sequence[str]], Vectors],
+) -> None:
+    """Refuse a served teacher whose vectors are not the stored ones; other teachers pass.
+
+    The canary's texts are compared; where the store lacks some of them, because a build was killed or a part
+    was copied, texts of the corpora are as well.
+
+    Args:
+        store: the stored vectors.
+        corpora: returns the corpora that may have their texts.
+        encode: returns the served vectors of texts, float32, shape (n, d).
+
+    Raises:
+        ContractMismatchError: if a vector differs by more than two runs and the codec explain.
+        ServedTeacherError: if the server does not answer.
+        CorruptCacheError: if the cache is damaged.
+    """
+    if not store.contract.is_served:
+        return
+    texts = [text for text in canary.TEXTS if store.locate(key_array([text]))[0] >= 0]
+    if len(texts) < len(canary.TEXTS) and len(store):
+        texts += sample_texts(store, corpora(), len(canary.TEXTS), seed=0)
+    if not texts:
+        return
+    positions, now = store.locate(key_array(texts)), encode(texts)
+    found = compare_with_live(store, positions, now, "", margin=_MARGIN)
+    before = store.vectors(positions)
+    canary.refuse_other_model(store.contract.weights, texts, before, now, found.wrong, "in the cache")
+
+
+def keep_canary(store: ShardStore, teacher: LazyTeacher) -> None:
+    """Store the canary of a served teacher beside its vectors; other teachers have none.
+
+    It comes last: the first vectors that are stored may have to teach a codebook.
+
+    Raises:
+        StorageError: if the store cannot be written.
+    """
+    keys = key_array(canary.TEXTS)
+    if store.contract.is_served and len(store) and (store.locate(keys) < 0).any():
+        found = teacher.encoder.encode(canary.TEXTS)
+        store.put(VectorBatch(keys, *found, teacher.encoder.provenance))

@@ -21,7 +21,6 @@ from embedcache.cache import Cache, CachedTeacher
 from embedcache.cache_documents import CACHE_MARKER, read_origin
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus, find_texts
-from embedcache.doctor.canary import refuse_changed_server
 from embedcache.errors import CorruptCacheError, EmbedCacheError, NonFiniteVectorError, TeacherError
 from embedcache.fsio import (
     explain_os_error,
@@ -33,7 +32,7 @@ from embedcache.fsio import (
 )  # fmt: skip
 from embedcache.inventory import QUARANTINE, Kind, entry_at
 from embedcache.keys import KEY_DTYPE, KeyArray, KeyIndex
-from embedcache.live import Computing
+from embedcache.live import Computing, refuse_changed_server
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.projection import extend, is_derived, read_projection
 from embedcache.store import FolderShards, Shard, ShardStore, VectorBatch

@@ -83,8 +83,8 @@ def cached_teacher(
     import numpy as np
 
     import embedcache
-    from embedcache.doctor.canary import refuse_changed_server
     from embedcache.keys import key_array
+    from embedcache.live import refuse_changed_server
 
     opened = embedcache.open(folder)
     entries = [opened.teacher(one.contract_id or one.name) for one in teacher.parts or (teacher,)]

@@ -25,9 +25,9 @@ from embedcache.cache import Cache
 from embedcache.codecs import pq
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.readers import ReadOptions
-from embedcache.doctor.canary import keep_canary
 from embedcache.errors import StorageError
 from embedcache.fsio import make_directory
+from embedcache.live import keep_canary
 from embedcache.missing import KeyPart, MissingRows
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.reuse import reuse_rows

@@ -17,9 +17,9 @@ from embedcache.building.result import OutputResult
 from embedcache.cache import Cache
 from embedcache.codecs import FLOAT_CODECS, Vectors, check_codec_name, pq
 from embedcache.contract import Contract
-from embedcache.doctor.canary import keep_canary, refuse_changed_server
 from embedcache.errors import InputError, NonFiniteVectorError
 from embedcache.keys import key_array
+from embedcache.live import keep_canary, refuse_changed_server
 from embedcache.missing import MissingRows
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.reuse import default_codec, related_stores

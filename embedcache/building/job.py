@@ -18,8 +18,8 @@ from embedcache.corpus.origin import SourceNote, observe, read_note, unchanged, 
 from embedcache.corpus.readers import ReadOptions, ReadReport, RowBatch, check_sources, read_batches
 from embedcache.corpus.sources import Source, corpus_name_of, find_sources
 from embedcache.corpus.store import store_corpus
-from embedcache.doctor.canary import refuse_changed_server
 from embedcache.errors import InputError
+from embedcache.live import refuse_changed_server
 from embedcache.missing import KeyPart
 from embedcache.parallel.processes import parse_devices
 from embedcache.progress import Progress
@@ -60,12 +60,12 @@ class Job:
         remote: RemoteOptions | str | None,
         overwrite: bool,
     ) -> None:
+        if isinstance(teacher, TeacherOptions) and teacher.quantize:
+            encode = _for_quantized(teacher.quantize, encode)
         self.read, self.encode, self.overwrite = read, encode, overwrite
         self.sources: Sequence[Source] = find_sources(sources)
         self.name = check_name(name or corpus_name_of(self.sources[0]))
         _check(encode)
-        if encode.backend == "torch" and isinstance(teacher, TeacherOptions) and teacher.quantize:
-            raise InputError(f"quantize {teacher.quantize} runs in OpenVINO, found backend torch")
         self.part = None if encode.part is None else KeyPart.parse(encode.part)
         self.folder = Path(cache).expanduser()
         self.cache = _open(self.folder)
@@ -76,8 +76,8 @@ class Job:
         own = encode
         if encode.devices is not None:
             own = replace(encode, device=parse_devices(encode.devices)[0])
-        elif encode.engine is not None:  # this machine may not compute in the dtype of the workers
-            own = replace(encode, compute_dtype="auto")
+        elif encode.engine is not None:  # this machine may not have what the workers have
+            own = replace(encode, compute_dtype="auto", device="auto")
         self.teacher = LazyTeacher(teacher, own, None if self.cache is None else self.cache.derived_folder)
         if not isinstance(views, ViewOptions):
             views = ViewOptions([views] if isinstance(views, str) else list(views), device=encode.device)
@@ -164,6 +164,12 @@ class Job:
             remote=None if self.remote is None else self.remote.url,
             **counts,
         )
+
+
+def _for_quantized(quantize: str, encode: EncodeOptions) -> EncodeOptions:
+    if encode.backend == "torch":
+        raise InputError(f"quantize {quantize} runs in OpenVINO, found backend torch")
+    return replace(encode, device="cpu") if encode.device == "auto" and encode.devices is None else encode
 
 
 def _check(encode: EncodeOptions) -> None:

@@ -11,13 +11,13 @@ import numpy as np
 from embedcache.cache import Cache
 from embedcache.corpus.corpus import find_texts
 from embedcache.doctor.codec_loss import CodecLoss, compare_codecs
-from embedcache.doctor.deep import LIVE, check_deep, sample_texts
+from embedcache.doctor.deep import LIVE, check_deep
 from embedcache.doctor.findings import Finding
 from embedcache.doctor.texts import find_evaluation_texts, judge_corpus, read_evaluation_sets
 from embedcache.doctor.vectors import LEAST_SAMPLE, judge_geometry, judge_vectors
 from embedcache.errors import InputError
 from embedcache.keys import KeyArray
-from embedcache.live import Computing
+from embedcache.live import Computing, sample_texts
 from embedcache.progress import NO_PROGRESS, Progress
 
 SAMPLE, CODEC_SAMPLE = 20_000, 10_000

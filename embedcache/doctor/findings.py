@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from embedcache.keys import KeyArray
-
-Level: TypeAlias = Literal["ok", "look", "bad"]
+from embedcache.live import Level
 
 TextsOf: TypeAlias = Callable[[KeyArray], list[str]]
 """Texts of keys, for examples."""

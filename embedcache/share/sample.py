@@ -14,10 +14,9 @@ import numpy as np
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.cache_documents import noted_model
 from embedcache.corpus.corpus import Corpus
-from embedcache.doctor.deep import MESSAGES, compare_with_live, sample_texts
 from embedcache.errors import ContractMismatchError, TeacherError
 from embedcache.keys import key_array
-from embedcache.live import Computing
+from embedcache.live import MESSAGES, Computing, compare_with_live, sample_texts
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.reuse import shard_places
 from embedcache.store import ShardStore

@@ -111,7 +111,7 @@ def load_teacher(
     if normalize is not None:
         set_normalize(model, normalize)
     model.requires_grad_(False).eval()
-    _move_to(model, device)
+    _move_to(model, "cpu" if quantize and device == "auto" else device)  # OpenVINO's
     if max_length is not None:
         _set_max_length(model, max_length, source.name)
     width = _set_truncation(model, truncate_dim, source)

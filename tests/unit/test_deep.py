@@ -15,10 +15,9 @@ from embedcache.cache import Cache
 from embedcache.cli.main import cli
 from embedcache.codecs import CODEC_NAMES, pq
 from embedcache.doctor import Finding, examine
-from embedcache.doctor.deep import compare_with_live
 from embedcache.errors import ContractMismatchError, InputError, TeacherError
 from embedcache.keys import key_array
-from embedcache.live import Computing
+from embedcache.live import Computing, compare_with_live
 from embedcache.store import VectorBatch
 from embedcache.teacher.encode import Encoder
 from embedcache.teacher.load import Teacher
