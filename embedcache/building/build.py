@@ -209,9 +209,11 @@ def _fill_without_encoding(
 
 @contextmanager
 def _other_build(cache: Cache, part: KeyPart | None) -> Iterator[bool]:
-    """Yield whether another build of the same part into ``cache`` runs here; the two share the work."""
-    name = "build.lock" if part is None else f"build-{part.number}-of-{part.of}.lock"
-    lock, is_other = FileLock(cache.derived_folder / name), False
+    """Yield whether another build into ``cache`` runs on this machine; the two share the work, parts do not."""
+    if part is not None:
+        yield False
+        return
+    lock, is_other = FileLock(cache.derived_folder / "build.lock"), False
     try:
         make_directory(cache.derived_folder)
         lock.acquire(blocking=False)
