@@ -38,7 +38,7 @@ from embedcache.views.plan import ViewOptions
 if TYPE_CHECKING:
     from typing_extensions import Required, TypedDict, Unpack
 
-    from embedcache.parallel.crew import Crew
+    from embedcache.parallel.pool import WorkerPool
     from embedcache.share.read_through import RemoteOptions
     from embedcache.teacher.lazy import LazyTeacher
     from embedcache.teacher.load import Teacher
@@ -131,7 +131,7 @@ def build(
     texts = [corpus, *map(corpus.view, job.views.embed)]
     before = [output.store.bytes_on_disk for output in outputs]
     distinct, wanted, encoded = 0, 0, Encoded()
-    with _other_build(opened, job.part) as is_other, _crew(opened, job, outputs) as crew:
+    with _other_build(opened, job.part) as is_other, _pool(opened, job, outputs) as pool:
         for some in texts:
             progress.phase("look up", len(some))
             missing = [MissingRows.of(some, output.store, job.part) for output in outputs]
@@ -144,8 +144,8 @@ def build(
                     table.write(table_path(job.folder, outputs[0].store.contract), outputs[0].store.contract)
             for output, rows in zip(outputs, missing, strict=True):
                 _fill_without_encoding(opened, job, output, some, rows, progress)
-            if crew is not None and any(map(len, missing)):
-                crew.encode(some, missing, outputs, encoded, progress)
+            if pool is not None and any(map(len, missing)):
+                pool.encode(some, missing, outputs, encoded, progress)
                 for output, rows in zip(outputs, missing, strict=True):
                     _collect(opened, job, output, some, rows, progress)
             elif any(map(len, missing)):
@@ -209,7 +209,7 @@ def _fill_without_encoding(
 
 @contextmanager
 def _other_build(cache: Cache, part: KeyPart | None) -> Iterator[bool]:
-    """Yield whether another build into ``cache`` runs on this machine; the two share the work, parts do not."""
+    """Yield whether another build into ``cache`` runs here; the two share the work. Parts share nothing."""
     if part is not None:
         yield False
         return
@@ -227,14 +227,16 @@ def _other_build(cache: Cache, part: KeyPart | None) -> Iterator[bool]:
         lock.release()
 
 
-def _crew(cache: Cache, job: Job, outputs: Sequence[BuildOutput]) -> AbstractContextManager[Crew | None]:
+def _pool(
+    cache: Cache, job: Job, outputs: Sequence[BuildOutput]
+) -> AbstractContextManager[WorkerPool | None]:
     """Return the processes that share the work, None where this one does it all."""
     if job.encode.devices is None and job.encode.engine is None:
         return nullcontext()
-    from embedcache.parallel.start import open_crew
+    from embedcache.parallel.open_pool import open_pool
 
     job.teacher.unload()
-    return open_crew(cache, job.teacher, job.encode, outputs, None if job.remote is None else job.remote.url)
+    return open_pool(cache, job.teacher, job.encode, outputs, None if job.remote is None else job.remote.url)
 
 
 def _collect(

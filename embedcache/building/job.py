@@ -21,10 +21,9 @@ from embedcache.corpus.store import store_corpus
 from embedcache.errors import InputError
 from embedcache.live import refuse_changed_server
 from embedcache.missing import KeyPart
-from embedcache.parallel.processes import parse_devices
 from embedcache.progress import Progress
 from embedcache.teacher.lazy import LazyTeacher
-from embedcache.teacher.options import EMBEDDING, ENGINES, EncodeOptions, TeacherOptions
+from embedcache.teacher.options import EMBEDDING, ENGINES, EncodeOptions, TeacherOptions, parse_devices
 from embedcache.views.plan import ViewOptions
 
 if TYPE_CHECKING:

@@ -70,7 +70,7 @@ class WorkerSetup:
 
 
 @dataclass(frozen=True)
-class Done:
+class WindowResult:
     """A window that is stored.
 
     Attributes:
@@ -117,7 +117,7 @@ class Worker:
         if any(output.codec == pq.NAME for output in self._setup.outputs):
             raise InputError(f"{where}, where the codebook of codec pq is: take another codec")
 
-    def encode(self, window: Window) -> Done:
+    def encode(self, window: Window) -> WindowResult:
         """Encode a window and commit its shards, or push them.
 
         Raises:
@@ -136,7 +136,7 @@ class Worker:
             push(folder, str(self._setup.remote), message=f"{len(window.rows):,} rows of {window.of}")
         return done
 
-    def _encode_into(self, stores: Sequence[ShardStore], window: Window) -> Done:
+    def _encode_into(self, stores: Sequence[ShardStore], window: Window) -> WindowResult:
         keys, encoded = key_array(window.lines), Encoded()
         missing = [MissingRows(len(keys), len(keys), mask, [keys]) for mask in window.wanted]
         outputs = [
@@ -147,17 +147,17 @@ class Worker:
         encode_missing(window, missing, outputs, self._teacher.encoder, rows, encoded, watch=False)
         for store in stores:
             store.container.finish()
-        return Done(encoded, tuple(output.result.encoded for output in outputs))
+        return WindowResult(encoded, tuple(output.result.encoded for output in outputs))
 
 
 def _open_store(cache: Cache, output: OutputSetup) -> ShardStore:
     folder, contract = cache.teacher_folder(output.contract), output.contract
     listed = set() if output.codebook_in is None else {output.codebook_in}
-    outbox = _Outbox(folder / "shards", cache.checked_files(contract), listed)
+    outbox = _OwnShards(folder / "shards", cache.checked_files(contract), listed)
     return ShardStore(outbox, contract, output.codec, codebooks=folder / "codebooks")
 
 
-class _Outbox(FolderShards):
+class _OwnShards(FolderShards):
     """Folder of shards that lists only those added through it, and the shard with the codebook.
 
     A store opens what is listed, and a worker needs nothing of what thousands of others have stored.

@@ -104,3 +104,20 @@ def parse_outputs(text: str) -> tuple[str, ...]:
     if set(names) - set(OUTPUTS) or len(set(names)) != len(names):
         raise InputError(f"output {text!r}: expected {', '.join(OUTPUTS)}, or both with a comma between")
     return tuple(name for name in OUTPUTS if name in names)
+
+
+def parse_devices(text: str) -> list[str]:
+    """Parse ``0,1``, ``cpu,cpu`` or ``all`` into names of PyTorch's devices.
+
+    Raises:
+        InputError: if a name is empty, or all GPUs are asked for and there are none.
+    """
+    import torch
+
+    names = [name.strip() for name in text.split(",")]
+    if names == ["all"]:
+        names = [str(number) for number in range(torch.cuda.device_count())]
+    if not names or not all(names):
+        found = "no GPU was found" if not names else "a name is empty"
+        raise InputError(f"devices {text!r}: {found}; expected GPUs such as 0,1, or devices such as cpu,cpu")
+    return [f"cuda:{name}" if name.isdigit() else name for name in names]

@@ -140,7 +140,7 @@ def test_machines_that_do_not_see_the_cache_go_through_a_remote(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Both machines are this one: a marker of another name is one they do not see.
-    monkeypatch.setattr("embedcache.parallel.start.write_bytes", lambda path, data: None)
+    monkeypatch.setattr("embedcache.parallel.open_pool.write_bytes", lambda path, data: None)
     with pytest.raises(InputError, match="remote"):
         run(Slow(tmp_path))
     assert stored(tmp_path) == 0

@@ -1,6 +1,6 @@
-"""Crew: the workers of a build, and the windows of missing rows handed out to them.
+"""Workers of a build, and the windows of missing rows handed out to them.
 
-The crew knows nothing of how workers are run: an engine starts them and carries windows to them.
+The pool knows nothing of how workers are run: an engine starts them and carries windows to them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from embedcache.corpus.corpus import Corpus
 from embedcache.errors import WorkerError
 from embedcache.missing import MissingRows
 from embedcache.parallel.window import Window, Windows, one_line
-from embedcache.parallel.worker import Done
+from embedcache.parallel.worker import WindowResult
 from embedcache.progress import Progress
 
 T = TypeVar("T")
@@ -26,27 +26,27 @@ WINDOW_SECONDS = 30.0
 PUSHED_SECONDS = 300.0
 """The same where a worker pushes each window: every push surveys the remote."""
 MOST_LOSSES = 3
-"""Workers that a seat may lose without finishing a window."""
+"""Workers that a slot may lose without finishing a window."""
 _POLL_SECONDS = 1.0
 
 
 class Engine(Protocol):
-    """Seats, each for one worker at a time.
+    """Slots, each for one worker at a time.
 
     Attributes:
-        seats: number of seats.
+        slots: number of slots.
         losses: errors of :meth:`result` that say that the worker ended.
     """
 
-    seats: int
+    slots: int
     losses: tuple[type[Exception], ...]
 
-    def start(self, seat: int) -> Future[None]:
-        """Start a worker in a seat, in place of one that ended; done when its teacher is loaded."""
+    def start(self, slot: int) -> Future[None]:
+        """Start a worker in a slot, in place of one that ended; done when its teacher is loaded."""
         ...
 
-    def encode(self, seat: int, window: Window) -> Future[Done]:
-        """Have the worker in a seat encode and store a window."""
+    def encode(self, slot: int, window: Window) -> Future[WindowResult]:
+        """Have the worker in a slot encode and store a window."""
         ...
 
     def result(self, future: Future[T]) -> T:
@@ -58,7 +58,7 @@ class Engine(Protocol):
         ...
 
 
-class Crew:
+class WorkerPool:
     """Workers of a build; they start with the first rows to encode.
 
     Args:
@@ -100,41 +100,41 @@ class Crew:
         began, tokens = time.perf_counter(), encoded.tokens
         if self._engine is None:
             self._engine = self._open_engine()
-            self._pending = {self._engine.start(seat): (seat, None) for seat in range(self._engine.seats)}
+            self._pending = {self._engine.start(slot): (slot, None) for slot in range(self._engine.slots)}
         engine = self._engine
         while windows.left or self._busy:
             while windows.left and self._idle:
-                seat = self._idle.pop()
-                taken = windows.take(self._rates.get(seat, 0.0) * self._window_seconds, engine.seats)
-                self._pending[engine.encode(seat, taken)] = seat, taken
+                slot = self._idle.pop()
+                taken = windows.take(self._rates.get(slot, 0.0) * self._window_seconds, engine.slots)
+                self._pending[engine.encode(slot, taken)] = slot, taken
             finished, _ = wait(self._pending, _POLL_SECONDS, FIRST_COMPLETED)
             for future in finished:
-                seat, window = self._pending.pop(future)
+                slot, window = self._pending.pop(future)
                 try:
-                    done: Done | None = engine.result(future)
+                    done: WindowResult | None = engine.result(future)
                 except engine.losses as error:
                     if window is not None:
                         windows.give_back(window, error)
-                    self._replace(engine, seat, error)
+                    self._replace(engine, slot, error)
                     continue
-                self._idle.append(seat)
+                self._idle.append(slot)
                 if window is not None and done is not None:
-                    self._losses[seat], self._rates[seat] = 0, len(window.rows) / done.encoded.seconds
+                    self._losses[slot], self._rates[slot] = 0, len(window.rows) / done.encoded.seconds
                     _add(done, encoded, outputs)
                     progress.advance(len(window.rows))
             rate = (encoded.tokens - tokens) / (time.perf_counter() - began)
-            progress.note(f"{rate:,.0f} tokens/s, {self._busy} of {engine.seats} workers")
+            progress.note(f"{rate:,.0f} tokens/s, {self._busy} of {engine.slots} workers")
         encoded.seconds += time.perf_counter() - began
 
     @property
     def _busy(self) -> int:
         return sum(window is not None for _, window in self._pending.values())
 
-    def _replace(self, engine: Engine, seat: int, error: BaseException) -> None:
-        """Start another worker in a seat, unless it has lost too many."""
-        self._losses[seat] += 1
-        if self._losses[seat] < MOST_LOSSES:
-            self._pending[engine.start(seat)] = seat, None
+    def _replace(self, engine: Engine, slot: int, error: BaseException) -> None:
+        """Start another worker in a slot, unless it has lost too many."""
+        self._losses[slot] += 1
+        if self._losses[slot] < MOST_LOSSES:
+            self._pending[engine.start(slot)] = slot, None
         elif not (self._pending or self._idle):
             raise WorkerError(
                 f"no worker is left: each ended {MOST_LOSSES} times ({one_line(error)}). What is stored is "
@@ -147,7 +147,7 @@ class Crew:
             self._engine.close()
 
 
-def _add(done: Done, encoded: Encoded, outputs: Sequence[BuildOutput]) -> None:
+def _add(done: WindowResult, encoded: Encoded, outputs: Sequence[BuildOutput]) -> None:
     encoded.rows += done.encoded.rows
     encoded.truncated += done.encoded.truncated
     encoded.tokens += done.encoded.tokens

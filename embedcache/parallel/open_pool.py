@@ -1,4 +1,4 @@
-"""Crew of a build, by its options."""
+"""WorkerPool of a build, by its options."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from embedcache.cache import Cache
 from embedcache.codecs import pq
 from embedcache.errors import InputError
 from embedcache.fsio import write_bytes
-from embedcache.parallel.actors import Actors
-from embedcache.parallel.crew import PUSHED_SECONDS, WINDOW_SECONDS, Crew
-from embedcache.parallel.processes import Processes, parse_devices
+from embedcache.parallel.pool import PUSHED_SECONDS, WINDOW_SECONDS, WorkerPool
+from embedcache.parallel.process_engine import ProcessEngine
+from embedcache.parallel.ray_engine import RayEngine
 from embedcache.parallel.worker import OutputSetup, WorkerSetup
 from embedcache.teacher.lazy import LazyTeacher
-from embedcache.teacher.options import EncodeOptions
+from embedcache.teacher.options import EncodeOptions, parse_devices
 
 
 @contextmanager
-def open_crew(
+def open_pool(
     cache: Cache,
     teacher: LazyTeacher,
     encode: EncodeOptions,
     outputs: Sequence[BuildOutput],
     remote: str | None = None,
-) -> Iterator[Crew]:
-    """Yield the crew of a build with ``devices`` or ``engine``; its workers end with the block.
+) -> Iterator[WorkerPool]:
+    """Yield the pool of a build with ``devices`` or ``engine``; its workers end with the block.
 
     Args:
         cache: the cache.
@@ -50,16 +50,18 @@ def open_crew(
         devices = parse_devices(encode.devices)
         threads = max(1, (encode.threads or available_cores()) // len(devices))
         setups = [replace(setup, encode=replace(own, device=one, threads=threads)) for one in devices]
-        with closing(Crew(lambda: Processes(setups), encode.shard_rows)) as crew:
-            yield crew
+        with closing(WorkerPool(lambda: ProcessEngine(setups), encode.shard_rows)) as pool:
+            yield pool
         return
     marker = folder / "derived" / f"seen-{uuid4().hex}"
     write_bytes(marker, b"")
     setup = replace(setup, marker=marker, remote=remote)
     seconds = WINDOW_SECONDS if remote is None else PUSHED_SECONDS
     try:
-        with closing(Crew(lambda: Actors(setup, encode.address), encode.shard_rows, seconds)) as crew:
-            yield crew
+        with closing(
+            WorkerPool(lambda: RayEngine(setup, encode.address), encode.shard_rows, seconds)
+        ) as pool:
+            yield pool
     finally:
         marker.unlink(missing_ok=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import replace
@@ -10,15 +11,16 @@ from typing import Any, TypeVar
 
 from embedcache.errors import InputError, MissingExtraError, WorkerError
 from embedcache.parallel.window import Window, one_line
-from embedcache.parallel.worker import Done, Worker, WorkerSetup
+from embedcache.parallel.worker import WindowResult, Worker, WorkerSetup
 
 T = TypeVar("T")
 
 
-class Actors:
-    """Actors of a Ray cluster; see :class:`embedcache.parallel.crew.Engine`.
+class RayEngine:
+    """Actors of a Ray cluster; see :class:`embedcache.parallel.pool.Engine`.
 
-    An actor waits until the cluster has room for it, so a lost machine may come back, and others may join.
+    There are as many slots as the cluster has room for workers when the build begins. The actor of a lost
+    machine waits until there is room for it again.
 
     Args:
         setup: setup of all workers.
@@ -37,11 +39,13 @@ class Actors:
             raise MissingExtraError("engine ray needs Ray: pip install 'embedcache[ray]'") from error
         self._ray, self._owns = ray, not ray.is_initialized()
         if self._owns:
+            # Of its own accord Ray would join any cluster that runs on this machine, also another user's.
+            address = address or os.environ.get("RAY_ADDRESS") or "local"
             try:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             except (OSError, RuntimeError, ValueError) as error:
                 raise WorkerError(
-                    f"cannot reach the Ray cluster {address or 'of this machine'} ({one_line(error)}): "
+                    f"cannot reach the Ray cluster {address} ({one_line(error)}): "
                     "start it, or give its address"
                 ) from error
         self.losses: tuple[type[Exception], ...] = (
@@ -51,23 +55,23 @@ class Actors:
         )
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         self._places = _places(machines, setup)
-        self.seats = len(self._places)
+        self.slots = len(self._places)
         self._class = ray.remote(_Actor)
         self._actors: dict[int, Any] = {}
         if not self._places:
             self.close()
             raise InputError("the Ray cluster has no room for a worker: give its nodes CPUs or GPUs")
 
-    def start(self, seat: int) -> Future[None]:
-        """Start an actor in a seat."""
-        self._end(seat)
-        needs, setup = self._places[seat]
-        self._actors[seat] = self._class.options(**needs).remote()
-        return self._future(self._actors[seat].load.remote(setup))
+    def start(self, slot: int) -> Future[None]:
+        """Start an actor in a slot."""
+        self._end(slot)
+        needs, setup = self._places[slot]
+        self._actors[slot] = self._class.options(**needs).remote()
+        return self._future(self._actors[slot].load.remote(setup))
 
-    def encode(self, seat: int, window: Window) -> Future[Done]:
+    def encode(self, slot: int, window: Window) -> Future[WindowResult]:
         """Have an actor encode a window."""
-        return self._future(self._actors[seat].encode.remote(window))
+        return self._future(self._actors[slot].encode.remote(window))
 
     def _future(self, reference: Any) -> Future[Any]:
         future: Future[Any] = reference.future()
@@ -80,14 +84,14 @@ class Actors:
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from error
 
-    def _end(self, seat: int) -> None:
-        if seat in self._actors:
-            self._ray.kill(self._actors.pop(seat))
+    def _end(self, slot: int) -> None:
+        if slot in self._actors:
+            self._ray.kill(self._actors.pop(slot))
 
     def close(self) -> None:
         """End all actors at once."""
-        for seat in list(self._actors):
-            self._end(seat)
+        for slot in list(self._actors):
+            self._end(slot)
         if self._owns:
             self._ray.shutdown()
 
@@ -116,5 +120,5 @@ class _Actor:
     def load(self, setup: WorkerSetup) -> None:
         self._worker = Worker(setup)
 
-    def encode(self, window: Window) -> Done:
+    def encode(self, window: Window) -> WindowResult:
         return self._worker.encode(window)

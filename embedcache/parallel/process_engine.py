@@ -12,9 +12,8 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
 from typing import TypeVar
 
-from embedcache.errors import InputError
 from embedcache.parallel.window import Window
-from embedcache.parallel.worker import Done, Worker, WorkerSetup
+from embedcache.parallel.worker import WindowResult, Worker, WorkerSetup
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -23,25 +22,8 @@ A = TypeVar("A")
 _SPAWN = multiprocessing.get_context("spawn")
 
 
-def parse_devices(text: str) -> list[str]:
-    """Parse ``0,1``, ``cpu,cpu`` or ``all`` into names of PyTorch's devices.
-
-    Raises:
-        InputError: if a name is empty, or all GPUs are asked for and there are none.
-    """
-    import torch
-
-    names = [name.strip() for name in text.split(",")]
-    if names == ["all"]:
-        names = [str(number) for number in range(torch.cuda.device_count())]
-    if not names or not all(names):
-        found = "no GPU was found" if not names else "a name is empty"
-        raise InputError(f"devices {text!r}: {found}; expected GPUs such as 0,1, or devices such as cpu,cpu")
-    return [f"cuda:{name}" if name.isdigit() else name for name in names]
-
-
-class Processes:
-    """Processes of this machine; see :class:`embedcache.parallel.crew.Engine`.
+class ProcessEngine:
+    """Processes of this machine; see :class:`embedcache.parallel.pool.Engine`.
 
     Each is the only one of a pool of its own: a pool that loses a process breaks.
 
@@ -52,25 +34,25 @@ class Processes:
     losses: tuple[type[Exception], ...] = (BrokenProcessPool,)
 
     def __init__(self, setups: Sequence[WorkerSetup]) -> None:
-        self.seats, self._setups = len(setups), setups
+        self.slots, self._setups = len(setups), setups
         self._pools: dict[int, tuple[ProcessPoolExecutor, Connection]] = {}
 
-    def start(self, seat: int) -> Future[None]:
-        """Start a process in a seat."""
-        self._end(seat)
+    def start(self, slot: int) -> Future[None]:
+        """Start a process in a slot."""
+        self._end(slot)
         theirs, ours = _SPAWN.Pipe(duplex=False)
-        self._pools[seat] = ProcessPoolExecutor(1, _SPAWN, _end_with, (theirs,)), ours
-        future = self._submit(seat, _load, self._setups[seat])
+        self._pools[slot] = ProcessPoolExecutor(1, _SPAWN, _end_with, (theirs,)), ours
+        future = self._submit(slot, _load, self._setups[slot])
         theirs.close()
         return future
 
-    def encode(self, seat: int, window: Window) -> Future[Done]:
+    def encode(self, slot: int, window: Window) -> Future[WindowResult]:
         """Have a process encode a window."""
-        return self._submit(seat, _encode, window)
+        return self._submit(slot, _encode, window)
 
-    def _submit(self, seat: int, function: Callable[[A], T], argument: A) -> Future[T]:
+    def _submit(self, slot: int, function: Callable[[A], T], argument: A) -> Future[T]:
         try:
-            return self._pools[seat][0].submit(function, argument)
+            return self._pools[slot][0].submit(function, argument)
         except BrokenProcessPool as error:  # it ended since its last window
             future: Future[T] = Future()
             future.set_exception(error)
@@ -80,9 +62,9 @@ class Processes:
         """Return the result of a future, or raise the worker's error."""
         return future.result()
 
-    def _end(self, seat: int) -> None:
-        if seat in self._pools:
-            pool, connection = self._pools.pop(seat)
+    def _end(self, slot: int) -> None:
+        if slot in self._pools:
+            pool, connection = self._pools.pop(slot)
             connection.close()
             pool.shutdown(cancel_futures=True)
 
@@ -90,8 +72,8 @@ class Processes:
         """End all processes at once."""
         for _, connection in self._pools.values():
             connection.close()
-        for seat in list(self._pools):
-            self._end(seat)
+        for slot in list(self._pools):
+            self._end(slot)
 
 
 def _end_with(connection: Connection) -> None:
@@ -113,5 +95,5 @@ def _load(setup: WorkerSetup) -> None:
     _loaded.append(Worker(setup))
 
 
-def _encode(window: Window) -> Done:
+def _encode(window: Window) -> WindowResult:
     return _loaded[0].encode(window)
