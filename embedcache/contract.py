@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 from embedcache.errors import CorruptCacheError
 from embedcache.fsio import canonical_json
 
-# Contracts of before had no such field, and their ids must not change.
+# Left out where it is None: contracts written before there was such a field keep their ids.
 _OPTIONAL = "quantization"
 _REMEDY = "it is damaged, or needs an upgrade of embedcache"
 
@@ -45,7 +45,7 @@ class Contract:
         dimension: width of a stored vector.
         output: what is stored; ``embedding`` is the sentence vector.
         truncate_dim: number of leading dimensions that vectors are cut to; None means never.
-        quantization: how the model was made smaller, such as ``openvino-int8``; None, which JSON leaves out,
+        quantization: how the weights were quantized, such as ``openvino-int8``; None, which JSON leaves out,
             means not at all.
         version: version of this list of fields.
     """

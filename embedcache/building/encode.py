@@ -212,7 +212,7 @@ def _refuse_non_finite(encoded: EncodedTexts, texts: Texts, rows: NDArray[np.int
         raise NonFiniteVectorError(
             f"the teacher returned NaN or infinity for {texts.place(row[0])} "
             f"({texts.texts(row)[0][:80]!r}) and {len(bad) - 1} more rows of its shard; earlier shards are "
-            "stored. Use compute_dtype float32, or remove the text"
+            "stored. Compute in float32, or remove the text"
         )
 
 

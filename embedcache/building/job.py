@@ -177,11 +177,11 @@ def _check(encode: EncodeOptions) -> None:
     for output in encode.output.split(","):
         codec_of(output.strip(), encode)
     if encode.devices is not None and encode.device != "auto":
-        raise InputError(f"device {encode.device} and devices {encode.devices}: give one of them")
+        raise InputError(f"device {encode.device} and devices {encode.devices}: leave one of them out")
     if encode.engine not in (None, *ENGINES):
         raise InputError(f"engine {encode.engine!r}: expected {' or '.join(ENGINES)}")
     if encode.engine is not None and encode.devices is not None:
-        raise InputError(f"engine {encode.engine} and devices {encode.devices}: give one of them")
+        raise InputError(f"engine {encode.engine} and devices {encode.devices}: leave one of them out")
     if encode.engine is None and encode.address is not None:
         raise InputError(f"address {encode.address} is that of a cluster: give engine ray as well")
     if encode.token_embeddings and EMBEDDING not in encode.output:

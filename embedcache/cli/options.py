@@ -110,7 +110,7 @@ contract_options = all_of(
         default=None,
         help="Scale vectors to length one.  [default: as the teacher]",
     ),
-    choice("--quantize", ("int8",), "Make the weights smaller, in OpenVINO; the vectors are others."),
+    choice("--quantize", ("int8",), "Quantize the weights, in OpenVINO: another teacher."),
     _trust,
 )
 live_teacher_options = all_of(

@@ -25,7 +25,7 @@ _SPAWN = multiprocessing.get_context("spawn")
 class ProcessEngine:
     """Processes of this machine; see :class:`embedcache.parallel.pool.Engine`.
 
-    Each is the only one of a pool of its own: a pool that loses a process breaks.
+    Each has an executor to itself, because an executor that loses a process is broken.
 
     Args:
         setups: setup of each worker.

@@ -49,7 +49,7 @@ class OutputSetup:
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """Everything a worker is told when it starts.
+    """Setup of a worker.
 
     Attributes:
         teacher: the teacher to load.

@@ -33,7 +33,7 @@ class TeacherOptions:
         max_length: truncate texts to this many tokens.
         truncate_dim: leading dimensions that are kept; asked for where the teacher is served.
         normalize: scale vectors to length one.
-        quantize: ``int8`` for a model of smaller weights in OpenVINO, whose vectors are others.
+        quantize: ``int8`` quantizes the weights, in OpenVINO; this is another teacher.
         name: name in the cache; default: the alias, the folder's name or the hub id's last part.
         trust_remote_code: run code that comes with the model.
     """
