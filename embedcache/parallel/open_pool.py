@@ -40,6 +40,7 @@ def open_pool(
     Raises:
         InputError: if the teacher or the store cannot be shared by processes.
         StorageError: if the cache cannot be written.
+        RemoteError: if the remote cannot be reached.
     """
     own = replace(encode, part=None, devices=None, engine=None, address=None)
     folder = cache.folder.resolve()
@@ -53,6 +54,10 @@ def open_pool(
         with closing(WorkerPool(lambda: ProcessEngine(setups), encode.shard_rows)) as pool:
             yield pool
         return
+    if remote is not None:
+        from embedcache.share.remote import Remote
+
+        Remote(remote, to_write=True).create()  # before workers find it empty, all at once
     marker = folder / "derived" / f"seen-{uuid4().hex}"
     write_bytes(marker, b"")
     setup = replace(setup, marker=marker, remote=remote)
