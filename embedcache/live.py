@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedcache.codecs import Vectors
-from embedcache.contract import Contract
+from embedcache.contract import SERVED, Contract
 from embedcache.corpus.corpus import Corpus, find_texts
 from embedcache.errors import InputError, MissingExtraError, TeacherError
 from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray, key_array
@@ -41,8 +41,6 @@ MESSAGES: dict[Level, str] = {
 }
 # A codec that loses more is no codec: pq may come with the codebook of a stranger.
 _MOST_LOST = 0.7
-# Relative distance of two vectors at the least cosine. What a codec loses comes on top of it.
-_MARGIN = float(np.sqrt(2 - 2 * canary.LEAST_COSINE))
 
 
 @dataclass(frozen=True)
@@ -240,7 +238,7 @@ def refuse_changed_server(
     if not texts:
         return
     positions, now = store.locate(key_array(texts)), encode(texts)
-    found = compare_with_live(store, positions, now, "", margin=_MARGIN)
+    found = compare_with_live(store, positions, now, SERVED, margin=0.0)
     before = store.vectors(positions)
     canary.refuse_other_model(store.contract.weights, texts, before, now, found.wrong, "in the cache")
 

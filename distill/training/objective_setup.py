@@ -84,7 +84,10 @@ def load_live_teacher(cache: Cache, teacher: CachedTeacher, source: str | None =
     """
     teacher = base_teacher(cache, teacher)
     if teacher.contract.is_served:
-        raise TeacherError(f"teacher {teacher.name!r} is served: its weights and layers are not to be had")
+        raise TeacherError(
+            f"teacher {teacher.name!r} is served, and its weights are not here: name a student of its own, "
+            "such as minilm-l3, and a loss on vectors"
+        )
     noted = cache.model_source(teacher)
     try:
         return load_by_contract(

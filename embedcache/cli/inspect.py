@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Columns of the tables that have too many for one line.
 _LISTED = {
     "corpora": ("corpus", "rows", "duplicates", "bytes", "digest", "has_labels", "views"),
-    "teachers": ("teacher", "contract", "vectors", "dimension", "codec", "store", "bytes", "max_length"),
+    "teachers": ("teacher", "contract", "vectors", "dimension", "codec", "store", "bytes", "identity"),
 }
 
 

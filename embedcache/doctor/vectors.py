@@ -24,7 +24,7 @@ RANDOM_PAIRS = 100_000
 _BLOCK_ROWS = 8192
 # Rounding of vectors of length one. A pq code is a mean of its neighbours, hence shorter than they are.
 _CODEC_ROUNDING = {"float32": 1e-3, "float16": 2e-3, "int8": 1e-2, "pq": 0.35}
-_COMPUTE_ROUNDING = {"bfloat16": 1e-2, "float16": 2e-3}
+_COMPUTE_ROUNDING = {"bfloat16": 1e-2, "float16": 2e-3, "served": 1e-2}
 
 
 def judge_vectors(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import replace
@@ -14,6 +15,8 @@ from embedcache.parallel.window import Window, one_line
 from embedcache.parallel.worker import WindowResult, Worker, WorkerSetup
 
 T = TypeVar("T")
+
+_CONNECT_SECONDS = 10.0
 
 
 class RayEngine:
@@ -42,6 +45,9 @@ class RayEngine:
             # Of its own accord Ray would join any cluster that runs on this machine, also another user's.
             address = address or os.environ.get("RAY_ADDRESS") or "local"
             try:
+                host, _, port = address.rpartition("://")[2].rpartition(":")
+                if host:  # Ray itself tries for minutes
+                    socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             except (OSError, RuntimeError, ValueError) as error:
                 raise WorkerError(

@@ -137,7 +137,7 @@ def teacher_facts(cache: Cache, teachers: Sequence[CachedTeacher]) -> dict[str, 
         "codec": ", ".join(sorted({shard.codec.name for shard in store.shards})) or store.codec_name,
         "store": store.kind,
         "origin": teachers[0].origin,
-        "identity": "server, model name and canary" if store.contract.is_served else "digest of the weights",
+        "identity": "server and canary" if store.contract.is_served else "weights",
         **vars(store.contract),
     }
 

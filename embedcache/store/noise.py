@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from embedcache.codecs import Vectors
 from embedcache.store.shard import ShardHeader
 
-COMPUTE_COSINE = {"float32": 0.999999, "float16": 0.9999, "bfloat16": 0.9995, "served": 0.9995}
+COMPUTE_COSINE = {"float32": 0.999999, "float16": 0.9999, "bfloat16": 0.9995, "served": 0.99975}
 """Least cosine of two runs of a teacher, by compute dtype; bfloat16 keeps 8 bits of a number, float16 11.
 
-The dtype of a served teacher is not known."""
+The dtype of a served teacher is not known: two of its runs are at most as far apart as the canary allows."""
 
 # The loss of int8 depends on the row. pq has no bound; it never takes precedence over another codec.
 _LEAST_COSINE = {"float32": 0.999999, "float16": 0.9999, "int8": 0.97}

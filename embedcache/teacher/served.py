@@ -41,6 +41,7 @@ _RETRIES = 14
 _RETRIES_AT_START = 5
 _SECONDS, _CONNECT_SECONDS = 300.0, 5.0
 _CHARACTERS_PER_TOKEN = 4
+_HINTS = {401: " (is EMBEDCACHE_API_KEY set?)", 404: " (the URL usually ends in /v1)"}
 _LOCAL = (
     *("pooling", "max_length", "normalize", "quantize", "trust_remote_code"),
     *("output", "token_embeddings", "compute_dtype", "device", "devices", "engine", "backend", "threads"),
@@ -126,7 +127,9 @@ class Client:
             # Read here: the client's own parsing takes three times as long, and checks less.
             return _read(answer.http_response.json(), len(texts))
         except openai.APIStatusError as error:
-            found = f"HTTP {error.status_code}, {_line(error.response.text)}"
+            found = (
+                f"HTTP {error.status_code}{_HINTS.get(error.status_code, '')} {_line(error.response.text)}"
+            )
         except openai.OpenAIError as error:
             found = _line(f"{error} ({error.__cause__ or type(error).__name__})")
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -104,7 +104,7 @@ def test_build_offers_what_the_library_does() -> None:
     kinds = (ReadOptions, TeacherOptions, EncodeOptions, ViewOptions, RemoteOptions)
     of_library = {renamed.get(field.name, field.name) for kind in kinds for field in dataclasses.fields(kind)}
     only_python = {"batch_tokens", "language", "shard_rows", "skip_manifests", "view_seed"}
-    own = {"sources", "cache", "teacher_name", "overwrite", "dry_run", "as_json"}
+    own = {"sources", "cache", "teacher_name", "overwrite", "dry_run", "as_json", "price_per_million"}
     assert offered == of_library - only_python | own
     assert (options.CODEC_NAMES, options.STORE_KINDS) == (CODEC_NAMES, STORE_KINDS)
     assert set(options.FORMATS) == set(FORMATS)
