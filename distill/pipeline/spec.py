@@ -45,12 +45,18 @@ class BuildSettings(StrictConfig):
     max_length: PositiveInt | None = None
     truncate_dim: PositiveInt | None = None
     normalize: bool | None = None
+    quantize: str | None = None
     teacher_name: str | None = None
     trust_remote_code: bool = False
     codec: str | None = None
     store: str | None = None
     compute_dtype: str = "auto"
+    backend: str = "auto"
     device: str = "auto"
+    devices: str | None = Field(default=None, description="a process for each, such as 0,1 or all")
+    engine: str | None = Field(default=None, description="ray: workers in a Ray cluster")
+    address: str | None = Field(default=None, description="address of that cluster")
+    requests: PositiveInt | None = Field(default=None, description="requests in flight to a served teacher")
     batch_tokens: PositiveInt | None = None
     threads: PositiveInt | None = None
     shard_rows: PositiveInt | None = None

@@ -13,7 +13,7 @@ from embedcache.progress import NO_PROGRESS, Progress
 # Where something lies, and what it is computed on, does not change what comes out.
 PLACES = (
     *("cache", "out", "overwrite", "start", "model", "teacher_model"),
-    *("device", "threads", "batch_tokens"),
+    *("device", "devices", "engine", "address", "requests", "threads", "batch_tokens"),
     *("stream.mirror", "stream.limit", "stream.require_signature"),
 )
 """Keys of settings that steps do not depend on."""

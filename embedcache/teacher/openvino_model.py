@@ -152,7 +152,7 @@ def convert(module: torch.nn.Module, example: Mapping[str, torch.Tensor]) -> Any
         module: takes the tensors of ``example`` in their order, gives one tensor.
         example: padded model input by name.
     """
-    from embedcache.teacher.load import quiet_transformers
+    from embedcache.teacher.modules import quiet_transformers
 
     with warnings.catch_warnings(), quiet_transformers(), torch.inference_mode():
         # Tracing warns of every shape that Python looks at; the comparison finds what that breaks.
