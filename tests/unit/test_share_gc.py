@@ -171,8 +171,8 @@ def remote(pushed: Path, tmp_path: Path) -> Path:
     make_cache(pushed / "second", [*TEXTS[:40], *TEXTS[200:]], name="second")
     for name in ("first", "second"):
         push(pushed / name, str(tmp_path / "remote"))
-    for path in (tmp_path / "remote").rglob("*"):
-        age(path, 40 * DAY)
+    for path in sorted((tmp_path / "remote").rglob("*"), key=lambda path: path.stat().st_mtime_ns):
+        age(path, 40 * DAY)  # in the order they were written, which tells the two pushes apart
     return tmp_path / "remote"
 
 
