@@ -159,7 +159,7 @@ def measure(
 
 
 def build_anew(encoder: Encoder, corpus: Path, folder: Path) -> None:
-    """Build into a cache of its own."""
+    """Build into a new cache."""
     with tempfile.TemporaryDirectory(dir=folder) as name:
         embedcache.build(corpus, teacher=encoder, cache=name, encode=EncodeOptions(codec="float16"))
 

@@ -236,7 +236,7 @@ class Cache:
         if (source := noted_model(self.derived_folder, teacher.contract.id)) is not None:
             return source
         revision = teacher.origin.get("revision")
-        # Whoever pushed a teacher chose its server: texts are sent to one that this machine has built with.
+        # The pusher of a teacher chose its server. Texts go only to one that this machine has built with.
         spec = teacher.origin.get("spec", teacher.name).removeprefix(SERVED_PREFIX)
         return f"{spec}@{revision}" if revision and "@" not in spec else spec
 

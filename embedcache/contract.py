@@ -71,7 +71,7 @@ class Contract:
 
     @property
     def is_served(self) -> bool:
-        """Whether a server computes the vectors, so that no digest of the weights is known."""
+        """True if a server computes the vectors, so that no digest of the weights is known."""
         return self.pooling == SERVED
 
     def to_json(self) -> dict[str, object]:

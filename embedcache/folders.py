@@ -53,7 +53,7 @@ def folder_that_appears(target: Path, *, overwrite: bool) -> Iterator[Path]:
 def locked_folder(folder: Path) -> Iterator[None]:
     """Have others that lock the same folder wait until the block ends.
 
-    Nobody waits where the file system cannot lock folders.
+    Where the file system cannot lock folders, the others do not wait.
 
     Raises:
         StorageError: if the folder cannot be opened.

@@ -29,7 +29,7 @@ from embedcache.teacher.options import PROJECTION, EncodeOptions
 
 if TYPE_CHECKING:
     from embedcache.teacher.lazy import LazyTeacher
-    from embedcache.teacher.windows import TextEncoder
+    from embedcache.teacher.text_encoder import TextEncoder
 
 Level: TypeAlias = Literal["ok", "look", "bad"]
 MARGIN = 0.1

@@ -43,7 +43,7 @@ from embedcache.verify.files import first_line
 from embedcache.verify.rows import rows_without_vector
 
 if TYPE_CHECKING:
-    from embedcache.teacher.windows import TextEncoder
+    from embedcache.teacher.text_encoder import TextEncoder
 
 MADE, ENCODED, MOVED = "made again", "encoded again", "moved aside"
 LOST, LEFT = "texts missing", "not repaired"

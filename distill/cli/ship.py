@@ -13,12 +13,11 @@ if TYPE_CHECKING:
     from distill.export import ExportResult
 
 
-_FORMS = ("onnx", "openvino")
-
-
 @click.command("export")
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--to", "form", type=click.Choice(_FORMS), required=True, help="Form to export to.")
+@click.option(
+    "--to", "form", type=click.Choice(["onnx", "openvino"]), required=True, help="Form to export to."
+)
 @click.option(
     "--int8", is_flag=True, help="Also write a dynamically quantised graph, a quarter to a third of the size."
 )
@@ -30,9 +29,7 @@ _FORMS = ("onnx", "openvino")
 @click.option(
     "--opset",
     type=click.IntRange(min=18),
-    default=18,
-    show_default=True,
-    help="Version of the ONNX operators.",
+    help="Version of the ONNX operators.  [default: 18]",
 )
 @click.option(
     "--tolerance",
@@ -43,7 +40,7 @@ _FORMS = ("onnx", "openvino")
 )
 @click.option("--force", is_flag=True, help="Replace an earlier export in the same folder.")
 def export_command(
-    model: Path, form: str, int8: bool, out: Path | None, opset: int, tolerance: float, force: bool
+    model: Path, form: str, int8: bool, out: Path | None, opset: int | None, tolerance: float, force: bool
 ) -> None:
     """Export MODEL, a run folder or a sentence-transformers folder, and check that it gives the same vectors.
 
@@ -53,7 +50,7 @@ def export_command(
     from rich.console import Console
 
     from distill.evaluation.record import run_folder
-    from distill.export import export_onnx, model_folder
+    from distill.export import DEFAULT_OPSET, export_onnx, model_folder
     from distill.openvino_export import export_openvino
 
     if out is None:
@@ -63,9 +60,11 @@ def export_command(
         beside = run_folder(source) or beside
         out = beside.with_name(f"{beside.name}-{form}")
     if form == "onnx":
-        result = export_onnx(model, out, int8=int8, opset=opset, tolerance=tolerance, force=force)
-    elif int8:
-        raise click.UsageError("--int8 goes with --to onnx")
+        result = export_onnx(
+            model, out, int8=int8, opset=opset or DEFAULT_OPSET, tolerance=tolerance, force=force
+        )
+    elif int8 or opset is not None:
+        raise click.UsageError("--int8 and --opset go with --to onnx")
     else:
         result = export_openvino(model, out, tolerance=tolerance, force=force)
     console = Console()

@@ -85,7 +85,7 @@ def load_live_teacher(cache: Cache, teacher: CachedTeacher, source: str | None =
     teacher = base_teacher(cache, teacher)
     if teacher.contract.is_served:
         raise TeacherError(
-            f"teacher {teacher.name!r} is served, and its weights are not here: name a student of its own, "
+            f"teacher {teacher.name!r} is served, and its weights are not here: name another student, "
             "such as minilm-l3, and a loss on vectors"
         )
     noted = cache.model_source(teacher)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from embedcache.share.read_through import RemoteOptions
     from embedcache.teacher.lazy import LazyTeacher
     from embedcache.teacher.load import Teacher
-    from embedcache.teacher.windows import TextEncoder
+    from embedcache.teacher.text_encoder import TextEncoder
 
     class BuildArguments(TypedDict, total=False):
         """Further arguments of :func:`build`."""

@@ -31,7 +31,7 @@ from embedcache.teacher.resolve import is_local, origin_of
 
 if TYPE_CHECKING:
     from embedcache.teacher.batching import EncodedTexts
-    from embedcache.teacher.windows import TextEncoder
+    from embedcache.teacher.text_encoder import TextEncoder
 
 
 class Texts(Protocol):
@@ -86,7 +86,7 @@ class BuildOutput:
             return
         if split_by:
             raise InputError(
-                f"codec pq: with {split_by} each process would learn a codebook of its own. Build a sample "
+                f"codec pq: with {split_by} each process would learn another codebook. Build a sample "
                 f"of the texts under another name without {split_by} first, or take another codec"
             )
         pq.refuse_too_few(rows)

@@ -29,7 +29,7 @@ from embedcache.views.plan import ViewOptions
 if TYPE_CHECKING:
     from embedcache.share.read_through import ReadThrough, RemoteOptions
     from embedcache.teacher.load import Teacher
-    from embedcache.teacher.windows import TextEncoder
+    from embedcache.teacher.text_encoder import TextEncoder
 
 
 class Job:

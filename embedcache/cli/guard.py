@@ -61,8 +61,7 @@ def guarded(
         if _signals or isinstance(error, (click.Abort, KeyboardInterrupt)):
             # A second Ctrl-C ends the process at once.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-            advice = str(stop) if isinstance(stop, KeyboardInterrupt) else ""
-            advice = advice or "run the same command again"
+            advice = (isinstance(stop, KeyboardInterrupt) and str(stop)) or "run the same command again"
             # The terminal's ^C stands on the line; click has ended it for an Abort.
             line = "" if isinstance(error, click.Abort) else "\n"
             message = f"{line}{name}: interrupted; whatever was stored is whole, {advice}"

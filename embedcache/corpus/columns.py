@@ -99,6 +99,9 @@ class Columns:
         return self
 
 
+_HEADER = "if that is a row of data, write a header above it"
+
+
 def _remedy(found: Sequence[str], option: str) -> str:
     """Return what to do about a file in which a column is not found."""
     for word, character in DELIMITERS.items():
@@ -107,9 +110,6 @@ def _remedy(found: Sequence[str], option: str) -> str:
     if len(found) == 1:
         return f"pass {option}, or format text if every line is a text"
     return f"pass {option} with one of them; {_HEADER}"
-
-
-_HEADER = "if that is a row of data, write a header above it"
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""WorkerPool of a build, by its options."""
+"""Pool of workers for a build, by its options."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class RayEngine:
             raise MissingExtraError("engine ray needs Ray: pip install 'embedcache[ray]'") from error
         self._ray, self._owns = ray, not ray.is_initialized()
         if self._owns:
-            # Of its own accord Ray would join any cluster that runs on this machine, also another user's.
+            # By default Ray joins any cluster that runs on this machine, even that of another user.
             address = address or os.environ.get("RAY_ADDRESS") or "local"
             try:
                 host, _, port = address.rpartition("://")[2].rpartition(":")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from embedcache.teacher.windows import TextEncoder
+    from embedcache.teacher.text_encoder import TextEncoder
 
 
 @dataclass(frozen=True)
@@ -153,8 +153,8 @@ class Worker:
 def _open_store(cache: Cache, output: OutputSetup) -> ShardStore:
     folder, contract = cache.teacher_folder(output.contract), output.contract
     listed = set() if output.codebook_in is None else {output.codebook_in}
-    outbox = _OwnShards(folder / "shards", cache.checked_files(contract), listed)
-    return ShardStore(outbox, contract, output.codec, codebooks=folder / "codebooks")
+    shards = _OwnShards(folder / "shards", cache.checked_files(contract), listed)
+    return ShardStore(shards, contract, output.codec, codebooks=folder / "codebooks")
 
 
 class _OwnShards(FolderShards):

@@ -26,7 +26,7 @@ from embedcache.teacher.resolve import ALIASES, is_served
 from embedcache.teacher.token_table import TokenTable
 
 if TYPE_CHECKING:
-    from embedcache.teacher.windows import TextEncoder
+    from embedcache.teacher.text_encoder import TextEncoder
 
 SAMPLE = 100
 """Texts that are encoded again."""

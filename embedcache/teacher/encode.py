@@ -24,8 +24,8 @@ from embedcache.pairs import split_pair
 from embedcache.teacher.batching import EncodeCounts, EncodedTexts, token_budget_batches
 from embedcache.teacher.inference import prepare, resolve_compute_dtype
 from embedcache.teacher.openvino_model import OPENVINO, PROBES, TORCH, OpenVinoModel, takes_openvino
+from embedcache.teacher.text_encoder import TextEncoder
 from embedcache.teacher.tokenize import FastTokenizer, TokenizedTexts, fast_tokenizer
-from embedcache.teacher.windows import TextEncoder
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -25,7 +25,7 @@ from embedcache.teacher.resolve import ModelSource, is_local, resolve
 from embedcache.teacher.served import ServedEncoder, ServedTeacher, refuse_local_settings
 
 if TYPE_CHECKING:
-    from embedcache.teacher.windows import TextEncoder
+    from embedcache.teacher.text_encoder import TextEncoder
 
 _LIBRARIES = ("embedcache", "sentence-transformers", "transformers")
 

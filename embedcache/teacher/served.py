@@ -29,7 +29,7 @@ from embedcache.teacher.batching import EncodeCounts, EncodedTexts, token_budget
 from embedcache.teacher.options import EncodeOptions, TeacherOptions
 from embedcache.teacher.resolve import Server, resolve
 from embedcache.teacher.teacher import Teacher
-from embedcache.teacher.windows import TextEncoder
+from embedcache.teacher.text_encoder import TextEncoder
 
 DEFAULT_REQUESTS = 8
 DEFAULT_BATCH_TOKENS = 8192
