@@ -12,9 +12,9 @@ from torch.nn import functional as F
 if TYPE_CHECKING:
     import numpy as np
 
-    from distill.classification.head import LabelHead
     from distill.data.collate import Batch
     from distill.data.source import Share
+    from distill.reaugkd.head import LabelHead
 
 
 class CrossEntropy:

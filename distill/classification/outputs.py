@@ -5,17 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from distill.errors import ConfigError
 from distill.losses.base import ClassPairs
+from distill.losses.registry import needs_labels
+from distill.reaugkd.soft_labels import SoftLabels, open_soft_labels
 
 if TYPE_CHECKING:
-    from distill.classification.head import LabelHead
-    from distill.classification.soft_labels import SoftLabels
+    from distill.config import RunConfig
     from distill.data.collate import Batch
+    from distill.data.dataset import DistillDataset
     from distill.data.source import Share
     from distill.losses.base import LossBatch
+    from distill.reaugkd.head import LabelHead
+    from embedcache.cache import Cache
 
 
 class ClassOutputs(nn.Module):
@@ -48,3 +54,17 @@ class ClassOutputs(nn.Module):
 
     def _of(self, name: str) -> Tensor:
         return self.get_buffer(name)
+
+
+def soft_labels(cache: Cache, config: RunConfig, dataset: DistillDataset) -> SoftLabels:
+    """Return the soft labels of a dataset's training and held-out rows.
+
+    Raises:
+        ConfigError: if the head that the classifier reads is to be dropped, or the loss needs labels and the
+            corpus has none.
+        DataError: as :func:`distill.reaugkd.soft_labels.open_soft_labels`.
+    """
+    if config.student.drop_head:
+        raise ConfigError(f"student.drop_head: the classifier of loss {config.loss.name} needs the head")
+    rows, labelled = np.concatenate([dataset.rows, dataset.held_out]), needs_labels(config.loss)
+    return open_soft_labels(cache, dataset.teacher, dataset.corpus, dataset.view, rows, labelled=labelled)

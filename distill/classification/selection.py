@@ -27,10 +27,10 @@ from embedcache.pairs import split_pair
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from distill.classification.head import LabelHead
-    from distill.classification.soft_labels import SoftLabels
     from distill.config import RunConfig
     from distill.data.dataset import DistillDataset
+    from distill.reaugkd.head import LabelHead
+    from distill.reaugkd.soft_labels import SoftLabels
     from distill.selection_config import RunEvaluationConfig
     from embedcache.cache import Cache
     from embedcache.codecs import Vectors

@@ -10,7 +10,6 @@ import torch
 
 from distill.classification.card import write_teach_card
 from distill.classification.config import KIND, TEACH_SHORT_KEYS, TeachConfig
-from distill.classification.head import LabelHead
 from distill.classification.labels import describe_counts, label_names, label_numbers
 from distill.classification.objective import CrossEntropy
 from distill.classification.rows import (
@@ -24,6 +23,7 @@ from distill.classification.selection import ClassSelector
 from distill.config_sources import keyword_flags, load_config
 from distill.data.triples import TripleSource, tokenise
 from distill.layout import BEST, CONFIG, IN_TARGET_SPACE
+from distill.reaugkd.head import LabelHead
 from distill.students.student import open_student
 from distill.training.device import make_accelerator, seeded
 from distill.training.folder import begin_folder, claim_folder, finish_folder, read_interrupted

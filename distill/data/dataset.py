@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from distill.data.sampler import MOST_ROWS
 from distill.data.targets import Targets, open_targets
 from distill.data.windows import Order, WholeOrder, draw
 from distill.errors import DataError
+from distill.reaugkd.soft_labels import SoftLabels
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.codecs import Vectors
 from embedcache.contract import Contract
@@ -24,9 +24,6 @@ from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.part import ORIGINAL
 from embedcache.keys import KeyArray, first_occurrences
 from embedcache.store import ShardStore
-
-if TYPE_CHECKING:
-    from distill.classification.soft_labels import SoftLabels
 
 _QUEUE_STREAM = 2**31 - 3
 """Epoch number of the permutation that picks the rows a queue starts with; no training reaches it."""

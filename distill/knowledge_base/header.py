@@ -38,7 +38,7 @@ class Origin:
         classifier: digest of the classifier that gave the logits, see
             :attr:`embedcache.teacher.classifier.ClassifierHead.digest`; None where an older version built it.
         encoder: what gave the vectors and how it read texts, before any projection, see
-            :func:`distill.classification.teachers.encoder_of`; None where an older version built it.
+            :func:`distill.reaugkd.soft_labels.encoder_of`; None where an older version built it.
     """
 
     teacher: str

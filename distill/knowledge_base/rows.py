@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from distill.classification.teachers import classifier_digest, encoder_of, find_logits, module_entry
 from distill.errors import DataError
 from distill.knowledge_base.base import contains
 from distill.knowledge_base.header import Origin
 from distill.knowledge_base.vote import softmax
+from distill.reaugkd.soft_labels import encoder_of, find_logits, module_entry
 from distill.vectors import unit
 from embedcache.keys import first_occurrences
 
@@ -60,7 +60,7 @@ def find_origin(cache: Cache, teacher: CachedTeacher) -> tuple[Origin, Contract]
         projection=projection.get("weights"),
         logits=logits.contract.id,
         labels=labels,
-        classifier=classifier_digest(logits.contract),
+        classifier=str((module_entry(logits.contract, "Classifier") or {})["weights"]),
         encoder=encoder_of(teacher.contract),
     )
     return origin, logits.contract

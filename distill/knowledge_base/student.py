@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distill.classification.teachers import encoder_of, module_entry
 from distill.errors import ConfigError, DataError
 from distill.evaluation.record import run_folder
 from distill.layout import BEST, CONFIG, HELD_OUT, describe_missing, describe_unfinished
+from distill.reaugkd.soft_labels import encoder_of, module_entry
 from embedcache.contract import Contract, describe_differences
 from embedcache.teacher.classifier import ClassifierHead
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from distill.classification.config import TeachConfig
-    from distill.classification.head import LabelHead
     from distill.data.dataset import DistillDataset
     from distill.finetune_config import FinetuneConfig
+    from distill.reaugkd.head import LabelHead
 
 _OLD = "-old"
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from distill.classification.outputs import ClassOutputs
-from distill.classification.teachers import base_teacher
 from distill.errors import ConfigError
 from distill.losses.registry import LOSSES, make_loss, needs_live_teacher, needs_token_table
+from distill.reaugkd.soft_labels import base_teacher
 from distill.training.hidden_states import HiddenStates
 from distill.training.inside import Inside
 from distill.training.objective import Distillation

@@ -9,11 +9,11 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import torch
 
-from distill.classification.head import LabelHead
+from distill.classification.outputs import soft_labels
 from distill.classification.selection import class_selector, with_dev_columns
-from distill.classification.soft_labels import open_soft_labels
 from distill.config import ONLINE
 from distill.data.ahead import Ahead
 from distill.data.dataset import DistillDataset, open_dataset
@@ -23,6 +23,7 @@ from distill.losses.registry import (
     LOSSES,
     refuse_long_queue,
 )
+from distill.reaugkd.head import LabelHead
 from distill.students.student import build_student, count_parameters
 from distill.training.checkpoint import Checkpoint
 from distill.training.device import cpu_threads, make_accelerator, seeded
@@ -41,7 +42,6 @@ from embedcache.corpus.part import ORIGINAL
 from embedcache.pairs import what_is_read
 
 if TYPE_CHECKING:
-    import numpy as np
     from accelerate import Accelerator
     from numpy.typing import NDArray
 
@@ -101,7 +101,7 @@ def open_training_data(
     refuse_online(resolved, dataset)
     ahead(dataset, resolved).begin()
     if facts.inside == "classes":
-        dataset = replace(dataset, soft=open_soft_labels(cache, resolved, dataset))
+        dataset = replace(dataset, soft=soft_labels(cache, resolved, dataset))
         evaluation = with_dev_columns(resolved.evaluation, cache, dataset)
         resolved = resolved.model_copy(update={"evaluation": evaluation})
     elif given := resolved.evaluation.of_labelled:

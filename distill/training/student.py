@@ -14,7 +14,7 @@ from embedcache.teacher.tokenize import FastTokenizer, fast_tokenizer
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from distill.classification.head import LabelHead
+    from distill.reaugkd.head import LabelHead
     from distill.selection_config import SelectionConfig
     from distill.training.selection import Selector
 

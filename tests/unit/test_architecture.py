@@ -91,7 +91,6 @@ WITH_TYPES = {name: imports_of(path, typing=True) for name, path in MODULES.item
 # Circles that only type checkers see, by the modules in them. None is added.
 CIRCLES_OF_TYPES = [
     {"distill.classification.card", "distill.classification.teach"},
-    {"distill.classification.soft_labels", "distill.data.dataset"},
     {"distill.config", "distill.losses.registry"},
     {
         "distill",

@@ -11,7 +11,6 @@ import torch
 from classification_helpers import write_rows
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-from distill.classification.head import LabelHead
 from distill.classification.labels import describe_counts, label_names, label_numbers
 from distill.classification.objective import CrossEntropy
 from distill.classification.rows import Columns, LabelledRows, read_labelled, refuse_test_rows
@@ -20,6 +19,7 @@ from distill.classification.selection import ClassSelector
 from distill.data.collate import Batch
 from distill.data.source import Share
 from distill.errors import ConfigError, DataError
+from distill.reaugkd.head import LabelHead
 from embedcache.errors import InputError, MissingInputError
 from embedcache.pairs import join_pair, split_pair, what_is_read
 from embedcache.teacher.classifier import ClassifierHead

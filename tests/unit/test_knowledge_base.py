@@ -25,7 +25,6 @@ from knowledge_base_helpers import (
     teacher_vectors,
 )
 
-from distill.classification.teachers import encoder_of
 from distill.cli.main import cli
 from distill.errors import ConfigError, DataError
 from distill.knowledge_base import base as base_module
@@ -39,6 +38,7 @@ from distill.knowledge_base.index import IndexSettings
 from distill.knowledge_base.student import DEFAULT_TAU, open_folder
 from distill.knowledge_base.vote import softmax
 from distill.layout import BEST, KNOWLEDGE_BASE, RECORD
+from distill.reaugkd.soft_labels import encoder_of
 from embedcache.cache import Cache
 from embedcache.corpus.readers import ReadReport, RowBatch
 from embedcache.corpus.store import store_corpus

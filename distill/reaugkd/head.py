@@ -1,4 +1,4 @@
-"""The classifier while it is trained: what :class:`embedcache.teacher.classifier.ClassifierHead` keeps."""
+"""Linear classifier in training; :class:`embedcache.teacher.classifier.ClassifierHead` is its stored form."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from torch import Tensor, nn
 from embedcache.pairs import Reads
 from embedcache.teacher.classifier import ClassifierHead
 
-_SPREAD = 0.02
-"""Standard deviation of the first weights: what BERT begins new layers with."""
+_INITIAL_STD = 0.02
+"""Standard deviation of the initial weights, BERT's for new layers."""
 
 
 class LabelHead(nn.Module):
-    """A linear map from sentence vectors to one logit a label; dropout before it while training.
+    """Linear map from sentence vectors to one logit per label, with dropout before it in training.
 
     Args:
-        labels: the names of the c labels, in the order of the logits.
-        dimension: d, the width of the vectors.
-        dropout: probability with which a component of a vector is left out in training.
-        seed: of the first weights; the biases begin at zero.
-        reads: what it is taught on: single texts or pairs.
+        labels: names of the c labels, in the order of the logits.
+        dimension: width d of the vectors.
+        dropout: probability of dropping a component of a vector in training.
+        seed: seed of the initial weights; biases start at zero.
+        reads: input it is trained on, ``texts`` or ``pairs``; None for both.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class LabelHead(nn.Module):
         self.labels, self.reads = tuple(labels), reads
         self._dropout = nn.Dropout(dropout)
         generator = torch.Generator().manual_seed(seed)
-        self.weight = nn.Parameter(_SPREAD * torch.randn(len(labels), dimension, generator=generator))
+        self.weight = nn.Parameter(_INITIAL_STD * torch.randn(len(labels), dimension, generator=generator))
         self.bias = nn.Parameter(torch.zeros(len(labels)))
 
     def forward(self, vectors: Tensor) -> Tensor:
@@ -46,6 +46,6 @@ class LabelHead(nn.Module):
         return nn.functional.linear(self._dropout(vectors), self.weight, self.bias)
 
     def kept(self) -> ClassifierHead:
-        """Return it as it is now, as a model's folder holds it."""
+        """Return the stored form of the current weights."""
         weight, bias = (p.detach().float().cpu().numpy().copy() for p in (self.weight, self.bias))
         return ClassifierHead(self.labels, weight, bias, self.reads)

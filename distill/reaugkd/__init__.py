@@ -1,0 +1,1 @@
+"""Classifiers distilled from a teacher, and retrieval from a knowledge base (ReAugKD)."""
