@@ -9,31 +9,31 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from distill.evaluation.fetch import Table
+from distill.evaluation.source_tables import Table
+
+NEWS = b"4.5\tA cat sat  down .\tThe cat took a seat .\n0\tRain fell all day .\tShe reads a book .\n"
+FORUM = "\tNobody judged this .\tNor this .\n2.25\tWhy ?\tWarum \u2026 ?\n".encode()
+WRITTEN = (
+    "subset\tscore\tsentence1\tsentence2\n"
+    "news\t4.5\tA cat sat down .\tThe cat took a seat .\n"
+    "news\t0\tRain fell all day .\tShe reads a book .\n"
+    "forum\t2.25\tWhy ?\tWarum \u2026 ?\n"
+)
 
 
 @dataclass
 class Site:
-    """What the server offers.
-
-    Attributes:
-        address: where it is.
-        pages: bytes by path.
-        failures: statuses to answer first, one after another, by path.
-        broken: paths of which only half is sent before the connection is closed.
-        asked: the paths asked for, in order.
-    """
+    """What the server offers: bytes by path, statuses to answer first, and the paths asked for."""
 
     address: str = ""
-    pages: dict[str, bytes] = field(default_factory=dict)
+    pages: dict[str, bytes] = field(default_factory=lambda: {"/news.tsv": NEWS, "/forum.tsv": FORUM})
     failures: dict[str, list[int]] = field(default_factory=dict)
-    broken: set[str] = field(default_factory=set)
     asked: list[str] = field(default_factory=list)
 
 
 @contextmanager
 def serving() -> Iterator[Site]:
-    """Serve a site on a free port of this machine."""
+    """Serve a site on a free port of this machine; ``/cut`` in a path: only half of the page is sent."""
     site = Site()
 
     class Handler(BaseHTTPRequestHandler):
@@ -41,15 +41,14 @@ def serving() -> Iterator[Site]:
             site.asked.append(self.path)
             if site.failures.get(self.path):
                 self.send_error(site.failures[self.path].pop(0))
-                return
-            if self.path not in site.pages:
+            elif self.path not in site.pages:
                 self.send_error(404)
-                return
-            body = site.pages[self.path]
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body[: len(body) // 2] if self.path in site.broken else body)
+            else:
+                body = site.pages[self.path]
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body[: len(body) // 2] if "cut" in self.path else body)
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
             """Say nothing."""
@@ -68,27 +67,19 @@ def serving() -> Iterator[Site]:
 
 def table(site: Site, **changes: Any) -> Table:
     """Return a table of scored pairs in two subsets, ``news.tsv`` and ``forum.tsv`` of the site."""
-    told: dict[str, Any] = {
+    given: dict[str, Any] = {
         "file": "small_test.tsv",
         "set": "small",
         "source": "a site for tests",
         "base": site.address,
         "licence": "as you like",
-        "reader": "scored-pairs",
         "columns": ["subset", "score", "sentence1", "sentence2"],
+        "cells": ["score", "sentence1", "sentence2"],
+        "part": ["subset"],
+        "skip": {"score": ""},
         "parts": {
             "news": {"files": ["news.tsv"], "rows": 2},
             "forum": {"files": ["forum.tsv"], "rows": 1},
         },
     }
-    return Table.model_validate({**told, **changes})
-
-
-NEWS = b"4.5\tA cat sat  down .\tThe cat took a seat .\n0\tRain fell all day .\tShe reads a book .\n"
-FORUM = "\tNobody judged this .\tNor this .\n2.25\tWhy ?\tWarum \u2026 ?\n".encode()
-WRITTEN = (
-    "subset\tscore\tsentence1\tsentence2\n"
-    "news\t4.5\tA cat sat down .\tThe cat took a seat .\n"
-    "news\t0\tRain fell all day .\tShe reads a book .\n"
-    "forum\t2.25\tWhy ?\tWarum \u2026 ?\n"
-)
+    return Table.model_validate({**given, **changes})
