@@ -31,7 +31,7 @@ def folder_digest(folder: Path) -> str:
 def model_digest(spec: str) -> str | None:
     """Return the digest of a model's folder, or of a run's student; None of a hub id or an alias."""
     # The package of evaluations imports this module.
-    from distill.evaluation.record import run_folder
+    from distill.record import run_folder
 
     run = run_folder(spec)
     folder = run / BEST if run else Path(spec).expanduser()

@@ -18,12 +18,12 @@ def write_teach_card(run: TeachRun, training: TeachTraining) -> None:
         run: the teaching.
         training: what it was done with.
     """
-    config = run.config
+    config, before = run.config, training.start.record
     layers = {} if config.student.layers is None else {"layers": config.student.layers}
     write_card(
         run.best,
         CardFacts(
-            student=folder_name(str(training.start.record.get("student", config.start))),
+            student=folder_name(config.start if before is None else before.student),
             teachers=[],
             corpus={
                 "name": training.rows.name,

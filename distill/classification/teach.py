@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,19 +22,19 @@ from distill.classification.rows import (
 from distill.classification.selection import ClassSelector
 from distill.config_sources import keyword_flags, load_config
 from distill.data.triples import TripleSource, tokenise
-from distill.layout import BEST, CONFIG, IN_TARGET_SPACE
+from distill.layout import BEST, CONFIG
 from distill.reaugkd.head import LabelHead
+from distill.record import CorpusRecord, RunRecord, TrainResult, identity_digest, seeds_of, setting_of
 from distill.students.student import open_student
+from distill.training.describe import describe_dev, refuse_other_data
 from distill.training.device import make_accelerator, seeded
 from distill.training.folder import begin_folder, claim_folder, finish_folder, read_interrupted
-from distill.training.record import describe_dev, refuse_other_data
 from distill.training.selection import refuse_test_file
 from distill.training.setup import Training, machine_flags, make_trainer, refuse_long_warmup
 from distill.training.start import Start, default_out, find_start
 from distill.training.student import student_parts
 from distill.training.token_views import prepare_progress
 from distill.training.tracking import OnProgress, best_scores, require_tensorboard
-from distill.training.trainer import TrainResult
 from embedcache.pairs import what_is_read
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class TeachRun:
             "in_dev": self.in_dev,
             "scores": self.scores,
             "resumed": self.resumed,
-            **asdict(self.result),
+            **self.result.model_dump(),
         }
 
 
@@ -162,10 +162,11 @@ def teach_config(config: TeachConfig, on_progress: OnProgress | None = None) -> 
         TrainingError: if the loss becomes NaN or infinite.
         EmbedCacheError: if a file of texts cannot be read.
     """
+    identity = identity_digest(config)
     folder, config = claim_folder(config, lambda: default_out(config.start, config.data.train, KIND))
     training = _prepare(config, folder, on_progress)
     training.start.refuse_folder(folder, "model")
-    record = _record(training)
+    record = _record(training, identity)
     # From here on files are written; everything that can be refused has been.
     with training.exclusive():
         if training.is_first:
@@ -199,8 +200,8 @@ def resume_teach(
     flags = {**machine_flags(device, threads), "out": str(folder)}
     config = load_config(folder / CONFIG, flags=flags, kind=TeachConfig)
     training = _prepare(config, folder, on_progress)
-    now = _record(training)
-    refuse_other_data(record, now, ("start", "corpus", "labels", "rows", "held_out", "parameters", "dev"))
+    now = _record(training, record.identity)
+    refuse_other_data(record, now)
     with training.exclusive():
         training.go_on(now, lambda: _start_folder(training, now), on_progress)
         return _train(training, now, on_progress)
@@ -281,7 +282,7 @@ def _read_rows(config: TeachConfig) -> tuple[LabelledRows, LabelledRows | None]:
     return rows, scored
 
 
-def _record(training: TeachTraining) -> dict[str, Any]:
+def _record(training: TeachTraining, identity: str) -> RunRecord:
     """Return the record of a teaching that has no result yet."""
     config, rows = training.config, training.rows
     evaluation = config.evaluation
@@ -289,37 +290,33 @@ def _record(training: TeachTraining) -> dict[str, Any]:
     dev = None
     if evaluation.has_set:
         dev = describe_dev(evaluation.data or config.data.train, evaluation.rows)
-    return {
-        "version": _VERSION,
-        "kind": KIND,
-        "recipe": None,
-        "start": training.start.to_json(config.start, training.contract.id),
-        "teacher": None,
-        "teachers": [],
-        "targets": None,
-        "cache": None,
-        "corpus": {"name": rows.name, "rows": len(rows) + held_out, "digest": rows.digest},
-        "labels": list(training.labels),
-        "skipped": dict(rows.skipped),
-        "rows": len(rows),
-        "held_out": held_out,
-        "in_dev": training.in_dev,
-        "student": config.start,
-        "parameters": training.parameters,
-        IN_TARGET_SPACE: True,
-        "dev": dev,
-        "loss": LOSS,
-        "result": None,
-    }
+    start = training.start.describe(config.start, training.contract.id)
+    return RunRecord(
+        kind="teach",
+        identity=identity,
+        seeds=seeds_of(config.seed, start),
+        setting=setting_of(config, {"corpus": rows.digest, "dev": dev and dev.sha256}, start),
+        corpus=CorpusRecord(name=rows.name, rows=len(rows) + held_out, digest=rows.digest),
+        labels=list(training.labels),
+        skipped=dict(rows.skipped),
+        rows=len(rows),
+        held_out=held_out,
+        in_dev=training.in_dev,
+        student=config.start,
+        parameters=training.parameters,
+        dev=dev,
+        loss=LOSS,
+        start=start,
+    )
 
 
-def _start_folder(training: TeachTraining, record: dict[str, Any]) -> None:
+def _start_folder(training: TeachTraining, record: RunRecord) -> None:
     held_out = training.scored if not training.config.evaluation.has_set else None
     texts = [] if held_out is None else list(dict.fromkeys(held_out.texts))
     begin_folder(training.folder, training.config.to_yaml(), record, texts)
 
 
-def _train(training: TeachTraining, record: dict[str, Any], on_progress: OnProgress | None) -> TeachRun:
+def _train(training: TeachTraining, record: RunRecord, on_progress: OnProgress | None) -> TeachRun:
     resumed = training.trainer.step
     result = training.train(on_progress)
     run = TeachRun(
@@ -338,5 +335,5 @@ def _train(training: TeachTraining, record: dict[str, Any], on_progress: OnProgr
     )
     if training.is_first:
         write_teach_card(run, training)
-        finish_folder(training.folder, {**record, "scores": run.scores, "result": asdict(result)})
+        finish_folder(training.folder, record.model_copy(update={"scores": run.scores, "result": result}))
     return run

@@ -49,9 +49,9 @@ def export_command(
     """
     from rich.console import Console
 
-    from distill.evaluation.record import run_folder
     from distill.export import DEFAULT_OPSET, export_onnx, model_folder
     from distill.openvino_export import export_openvino
+    from distill.record import run_folder
 
     if out is None:
         source = model_folder(model)

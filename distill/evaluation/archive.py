@@ -17,10 +17,10 @@ from distill.evaluation.kept import (
     read_kept,
     try_write,
 )
-from distill.evaluation.record import run_folder
 from distill.evaluation.scoreboard import Scoreboard
 from distill.evaluation.tasks import Request, Spec, Task
 from distill.evaluation.teacher_choice import TeacherChoice
+from distill.record import run_folder
 
 
 @dataclass

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from distill.errors import DataError, MissingExtraError
 from distill.evaluation.cached_teacher import cached_teacher, find_cached
 from distill.evaluation.evaluated_model import EvaluatedModel
-from distill.evaluation.record import RunTeacher, run_folder
+from distill.evaluation.record import RunTeacher
 from distill.layout import BEST, describe_unfinished
+from distill.record import run_folder
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,10 +14,10 @@ from distill.evaluation.contamination import Overlap, Seen, describe, pairs_in, 
 from distill.evaluation.encoding import Progress, silent
 from distill.evaluation.kept import Noted
 from distill.evaluation.origin_keys import CONTAMINATION, MUCH, SELECTED_ON, TRAINED_ON
-from distill.evaluation.record import run_folder
 from distill.evaluation.set_items import HasTestItems, Items
 from distill.evaluation.tasks import Spec, Task
 from distill.evaluation.training_texts import TrainingTexts, file_texts, selection_data, training_texts
+from distill.record import run_folder
 from embedcache.errors import EmbedCacheError
 
 _UNKNOWN_TRAINING = "contamination is not known: "

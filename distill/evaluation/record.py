@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from distill.errors import DataError
 from distill.layout import BEST, IN_TARGET_SPACE, RECORD, TARGETS
+from distill.record import run_folder
 
 if TYPE_CHECKING:
     from distill.data.combination import Combination
@@ -59,17 +60,6 @@ class RunTeacher:
                 f"{len(self.parts)}: restore both from one copy of the run, or give --teacher"
             )
         return found
-
-
-def run_folder(spec: object) -> Path | None:
-    """Return the run folder that ``spec`` (``RUN`` or ``RUN/best``) means; None where it is no run."""
-    if not isinstance(spec, str | Path):
-        return None
-    folder = Path(spec).expanduser().resolve()
-    if (folder / RECORD).is_file():
-        return folder
-    inside_run = folder.name == BEST and (folder.parent / RECORD).is_file()
-    return folder.parent if inside_run else None
 
 
 def read_run_teacher(run: Path) -> RunTeacher | None:

@@ -18,12 +18,12 @@ from distill.evaluation.evaluated_model import EvaluatedModel
 from distill.evaluation.kept import Noted
 from distill.evaluation.loader import Loader, require_there
 from distill.evaluation.options import EvaluationOptions, with_defaults
-from distill.evaluation.record import run_folder
 from distill.evaluation.result import EvaluationResult
 from distill.evaluation.scoreboard import Scoreboard
 from distill.evaluation.suites import SUITES
 from distill.evaluation.tasks import NothingToScoreError, NotThereError, Request, Spec, Subject, Task
 from distill.evaluation.teacher_choice import choose_teacher, sized, teacher_subject, tell_of_vectors
+from distill.record import run_folder
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

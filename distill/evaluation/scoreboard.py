@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from distill.digests import items_digest
 from distill.evaluation.kept import Noted
-from distill.evaluation.record import run_folder
 from distill.evaluation.result import EvaluationResult, ModelReport
 from distill.evaluation.scores import Scores, SetScores
 from distill.evaluation.seeds import SeedGroup, seed_groups, spread_of
 from distill.evaluation.set_items import HasTestItems
 from distill.evaluation.tasks import Request, Spec, Subject, Task
+from distill.record import run_folder
 
 if TYPE_CHECKING:
     from distill.evaluation.origin import Origins

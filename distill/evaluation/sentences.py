@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from distill.errors import DataError
-from distill.evaluation.record import run_folder
 from distill.evaluation.tasks import NotThereError, Request
 from distill.layout import HELD_OUT
+from distill.record import run_folder
 
 _FEWEST_IN_COMMON = 10
 

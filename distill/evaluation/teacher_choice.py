@@ -13,8 +13,9 @@ from distill.evaluation.cached_teacher import cached_teacher, find_cached, is_ca
 from distill.evaluation.encoding import Encoded, encode_distinct
 from distill.evaluation.evaluated_model import EvaluatedModel
 from distill.evaluation.loader import Loader
-from distill.evaluation.record import RunTeacher, read_run_cache, read_run_teacher, run_folder
+from distill.evaluation.record import RunTeacher, read_run_cache, read_run_teacher
 from distill.evaluation.tasks import Request, Spec, Subject
+from distill.record import run_folder
 from embedcache.errors import EmbedCacheError
 
 if TYPE_CHECKING:

@@ -50,7 +50,7 @@ def training_texts(run: Path) -> list[TrainingTexts]:
         EmbedCacheError: if its texts cannot be read any more.
     """
     record, config = _read(run)
-    if record.get("kind") is None:
+    if record.get("kind", "run") == "run":
         return [_of_corpus(run, record, config)]
     start = (record.get("start") or {}).get("run")
     before = training_texts(Path(start)) if start else []

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distill.errors import ConfigError, DataError
-from distill.evaluation.record import run_folder
 from distill.layout import BEST, CONFIG, HELD_OUT, describe_missing, describe_unfinished
 from distill.reaugkd.soft_labels import encoder_of, module_entry
+from distill.record import run_folder
 from embedcache.contract import Contract, describe_differences
 from embedcache.teacher.classifier import ClassifierHead
 
@@ -133,7 +133,7 @@ def open_folder(spec: str | Path) -> ClassifierFolder:
         DataError: if it holds no classifier, or its run's record is damaged.
         CorruptCacheError: if the classifier is damaged.
     """
-    from distill.training.record import read_record
+    from distill.record import read_record
 
     run = run_folder(spec)
     folder = run / BEST if run else Path(spec).expanduser()
@@ -147,10 +147,11 @@ def open_folder(spec: str | Path) -> ClassifierFolder:
             f"{folder} holds no classifier: give a model that 'distill teach' made, or 'distill run' with "
             "--loss kd or reaugkd"
         )
-    record = read_record(run) if run else {}
-    if record is None:
+    record = read_record(run) if run else None
+    if run and record is None:
         raise DataError(f"the record of the run {run} is damaged: copy {folder} elsewhere and name the copy")
-    return ClassifierFolder(folder.resolve(), head, run, record)
+    facts = {} if record is None else record.model_dump(mode="json")
+    return ClassifierFolder(folder.resolve(), head, run, facts)
 
 
 def load_student(folder: Path, device: str = "auto") -> Teacher:

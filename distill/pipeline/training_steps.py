@@ -15,8 +15,8 @@ from distill.finetune_config import FinetuneConfig
 from distill.layout import BEST, CHECKPOINT, CONFIG
 from distill.pipeline.digests import Facts, corpus_facts, file_facts, model_facts, settings_facts
 from distill.pipeline.step import PLACES, Done, Watch
+from distill.record import read_record
 from distill.training.place import refuse_remote
-from distill.training.record import read_record
 from embedcache.cache import Cache
 
 _MACHINE = ("training.device", "training.threads", "training.checkpoint_every")
@@ -59,7 +59,8 @@ class TrainingStep(ABC, Generic[C]):
 
     def outputs(self, before: Facts) -> Facts:
         """Return the digest of the student."""
-        finished = (read_record(self.folder) or {}).get("result") is not None
+        record = read_record(self.folder)
+        finished = record is not None and record.is_finished
         return {"content of student": folder_digest(self.folder / BEST) if finished else ABSENT}
 
     def vacant(self) -> bool:
@@ -172,6 +173,6 @@ def _standing(folder: Path) -> str:
     record = read_record(folder)
     if record is None:
         return ""
-    if record.get("result") is not None:
+    if record.is_finished:
         return "finished"
     return "interrupted" if (folder / CHECKPOINT).is_file() and (folder / CONFIG).is_file() else ""

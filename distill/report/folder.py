@@ -11,9 +11,9 @@ from typing import Any
 import yaml
 
 from distill.errors import DataError
-from distill.evaluation.record import run_folder
 from distill.evaluation.setting import run_setting
 from distill.layout import BEST, CONFIG, METRICS, RECORD
+from distill.record import run_folder
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from distill.evaluation.latency import BATCH_SPEED, SPEED
 from distill.evaluation.model import weight_bytes
 from distill.evaluation.result import ModelReport
 from distill.layout import BEST
+from distill.record import read_record
 from distill.sweep.scores import SuiteChoice, read_evaluation
-from distill.training.record import read_record
 
 SPEED_SUITE = "latency"
 """The suite that times models."""
@@ -63,7 +63,8 @@ def measure_student(folder: Path, suite: SuiteChoice | None) -> Measured:
         folder: the run's folder.
         suite: what the scores are of; None for no scores.
     """
-    parameters = (read_record(folder) or {}).get("parameters")
+    record = read_record(folder)
+    parameters = None if record is None else record.parameters
     found = Measured(
         folder.name,
         parameters if isinstance(parameters, int) else None,

@@ -15,10 +15,10 @@ from distill.digests import model_digest
 from distill.errors import ConfigError, DistillError
 from distill.layout import BEST, file_name
 from distill.losses.registry import LOSSES
+from distill.record import read_record
 from distill.sweep.spec import SEED, SweepSpec
 from distill.training.device import resolve_device
 from distill.training.place import open_place, refuse_remote
-from distill.training.record import read_record
 from distill.training.setup import open_training_data, prepare_student
 from embedcache.cache import Cache
 from embedcache.errors import EmbedCacheError
@@ -175,7 +175,8 @@ def _plan(
     name = known.name if known else f"{_readable(keys, config)}-{digest}"
     folder = out / RUNS / name
     # What is finished needs neither its student nor the device any more.
-    if (read_record(folder) or {}).get("result") is None:
+    record = read_record(folder)
+    if record is None or not record.is_finished:
         resolve_device(config.training.device)
         looked.check_student(cache, config, dataset)
     training, views = config.training, LOSSES[config.loss.name].views

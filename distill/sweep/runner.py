@@ -13,6 +13,7 @@ from typing import Any, Literal
 from distill.errors import CheckpointError, DistillError
 from distill.evaluation.encoding import Progress, silent
 from distill.layout import CHECKPOINT, CONFIG
+from distill.record import read_record
 from distill.sweep.beside import evaluate_teachers, time_models
 from distill.sweep.leaderboard import Row, chosen_settings, leaderboard, write_tables
 from distill.sweep.measured import SPEED_SUITE, Measured, measure_student, measure_teachers
@@ -21,7 +22,6 @@ from distill.sweep.scores import SuiteChoice, evaluate_run
 from distill.sweep.spec import SweepSpec, with_seeds
 from distill.training.folder import locked
 from distill.training.processes import refuse_launcher
-from distill.training.record import read_record
 from distill.training.tracking import TrainProgress
 from embedcache.errors import EmbedCacheError
 
@@ -171,10 +171,10 @@ def look(run: PlannedRun, suite: SuiteChoice | None = None) -> Outcome:
     record = read_record(run.folder)
     if record is None:
         return Outcome(run, "open")
-    if record.get("result") is None:
+    if record.result is None:
         there = (run.folder / CHECKPOINT).is_file() and (run.folder / CONFIG).is_file()
         return Outcome(run, "interrupted" if there else "open")
-    return Outcome(run, "finished", record["result"], measure_student(run.folder, suite))
+    return Outcome(run, "finished", record.result.model_dump(), measure_student(run.folder, suite))
 
 
 def _train_all(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distill.card import CardFacts, write_card
-from distill.training.record import is_in_target_space
+from distill.training.describe import is_in_target_space
 
 if TYPE_CHECKING:
     from distill.config import LoopConfig, RunConfig

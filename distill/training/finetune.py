@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +19,11 @@ from distill.data.triples import Triples, TripleSource, read_sentences, read_tri
 from distill.errors import ConfigError
 from distill.evaluation.sts import read_pairs
 from distill.finetune_config import FINETUNE_SHORT_KEYS, FinetuneConfig
-from distill.layout import BEST, CONFIG, HELD_OUT, IN_TARGET_SPACE, TARGETS
+from distill.layout import BEST, CONFIG, HELD_OUT, TARGETS
+from distill.record import CorpusRecord, RunRecord, TrainResult, identity_digest, seeds_of, setting_of
 from distill.students.student import open_student
 from distill.training.contrastive import Contrast, InfoNCE, nearest_selector
+from distill.training.describe import describe_dev, refuse_other_data
 from distill.training.device import make_accelerator, seeded
 from distill.training.finetune_card import LOSS, write_finetune_card
 from distill.training.folder import (
@@ -30,14 +32,12 @@ from distill.training.folder import (
     finish_folder,
     read_interrupted,
 )
-from distill.training.record import describe_dev, refuse_other_data
 from distill.training.selection import pair_selector
 from distill.training.setup import Training, machine_flags, make_trainer, refuse_long_warmup
 from distill.training.start import Start, default_out, find_start
 from distill.training.student import student_parts, tokenizer_of
 from distill.training.token_views import prepare_progress
 from distill.training.tracking import OnProgress, require_tensorboard
-from distill.training.trainer import TrainResult
 
 if TYPE_CHECKING:
     from distill.training.selection import Selector
@@ -91,7 +91,7 @@ class FinetuneRun:
             "skipped": self.skipped,
             "in_dev": self.in_dev,
             "resumed": self.resumed,
-            **asdict(self.result),
+            **self.result.model_dump(),
         }
 
 
@@ -111,7 +111,7 @@ class FinetuneTraining(Training):
         """Whether the student's vectors began as ones like its teacher's, if it has one."""
         student = self.config.student
         is_bare = student.head == "none" or student.drop_head
-        return is_bare and bool(self.start.record.get(IN_TARGET_SPACE, True))
+        return is_bare and (self.start.record is None or self.start.record.in_target_space)
 
 
 def finetune(
@@ -161,12 +161,13 @@ def finetune_config(
         TrainingError: if the loss becomes NaN or infinite.
         EmbedCacheError: if the file of texts cannot be read.
     """
+    identity = identity_digest(config)
     folder, config = claim_folder(
         config, lambda: default_out(config.start, config.triples or config.sentences or "", KIND)
     )
     training = _prepare(config, folder, on_progress)
     training.start.refuse_folder(folder, "student")
-    record = _record(training, recipe)
+    record = _record(training, recipe, identity)
     # From here on files are written; everything that can be refused has been.
     with training.exclusive():
         if training.is_first:
@@ -200,10 +201,8 @@ def resume_finetune(
     flags = {**machine_flags(device, threads), "out": str(folder)}
     config = load_config(folder / CONFIG, flags=flags, kind=FinetuneConfig)
     training = _prepare(config, folder, on_progress)
-    now = _record(training, record.get("recipe"))
-    # Records of earlier versions say less of the start; all that they do say has to be the same.
-    said = {**record, "start": {**now["start"], **(record.get("start") or {})}}
-    refuse_other_data(said, now, ("start", "corpus", "rows", "held_out", "parameters", "dev"))
+    now = _record(training, record.recipe, record.identity)
+    refuse_other_data(record, now)
     with training.exclusive():
         training.go_on(now, lambda: _start_folder(training, now), on_progress)
         return _train(training, now, on_progress)
@@ -279,35 +278,38 @@ def _read_rows(config: FinetuneConfig) -> Triples:
     return read_triples(config.triples, columns=config.columns, **options)
 
 
-def _record(training: FinetuneTraining, recipe: str | None) -> dict[str, Any]:
-    """Return the record of a run that has no result yet, with all that the record of its start says."""
-    config, before, rows, held_out = training.config, training.start.record, training.rows, training.held_out
-    return {
-        "version": _VERSION,
-        "kind": KIND,
-        "recipe": recipe,
-        "start": training.start.to_json(config.start, training.contract.id),
+def _record(training: FinetuneTraining, recipe: str | None, identity: str) -> RunRecord:
+    """Return the record of a run that has no result yet, with what the record of its start says."""
+    config, before, rows = training.config, training.start.record, training.rows
+    held_out = len(training.held_out or ())
+    start = training.start.describe(config.start, training.contract.id)
+    dev = describe_dev(config.evaluation.data)
+    return RunRecord(
+        kind="finetune",
+        identity=identity,
+        seeds=seeds_of(config.seed, start),
+        setting=setting_of(config, {"corpus": rows.digest, "dev": dev and dev.sha256}, start),
+        recipe=recipe,
         # An evaluation finds the teacher, its vectors and how they became targets where a run has them.
-        "teacher": before.get("teacher"),
-        "teachers": before.get("teachers", []),
-        "targets": before.get("targets"),
-        "cache": before.get("cache"),
-        "corpus": {"name": rows.name, "rows": len(rows) + len(held_out or ()), "digest": rows.digest},
-        "skipped": dict(rows.skipped),
-        "rows": len(rows),
-        "held_out": len(held_out or ()),
-        "in_dev": training.in_dev,
-        "student": before.get("student", config.start),
-        "parameters": training.parameters,
-        IN_TARGET_SPACE: training.is_in_target_space,
-        "dev": describe_dev(config.evaluation.data),
-        "loss": LOSS,
-        "stage1": before or None,
-        "result": None,
-    }
+        teachers=[] if before is None else before.teachers,
+        targets=None if before is None else before.targets,
+        cache=None if before is None else before.cache,
+        corpus=CorpusRecord(name=rows.name, rows=len(rows) + held_out, digest=rows.digest),
+        skipped=dict(rows.skipped),
+        rows=len(rows),
+        held_out=held_out,
+        in_dev=training.in_dev,
+        student=config.start if before is None else before.student,
+        parameters=training.parameters,
+        in_target_space=training.is_in_target_space,
+        dev=dev,
+        loss=LOSS,
+        start=start,
+        stage1=before,
+    )
 
 
-def _start_folder(training: FinetuneTraining, record: dict[str, Any]) -> None:
+def _start_folder(training: FinetuneTraining, record: RunRecord) -> None:
     begin_folder(training.folder, training.config.to_yaml(), record, _held_out_texts(training))
     if training.start.run is not None and (training.start.run / TARGETS).is_file():
         shutil.copyfile(training.start.run / TARGETS, training.folder / TARGETS)
@@ -325,7 +327,7 @@ def _held_out_texts(training: FinetuneTraining) -> list[str]:
     return [text for text in held_out if text not in seen]
 
 
-def _train(training: FinetuneTraining, record: dict[str, Any], on_progress: OnProgress | None) -> FinetuneRun:
+def _train(training: FinetuneTraining, record: RunRecord, on_progress: OnProgress | None) -> FinetuneRun:
     resumed = training.trainer.step
     result = training.train(on_progress)
     run = FinetuneRun(
@@ -341,5 +343,5 @@ def _train(training: FinetuneTraining, record: dict[str, Any], on_progress: OnPr
     )
     if training.is_first:
         write_finetune_card(run, training)
-        finish_folder(training.folder, {**record, "result": asdict(result)})
+        finish_folder(training.folder, record.model_copy(update={"result": result}))
     return run

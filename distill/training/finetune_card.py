@@ -27,12 +27,12 @@ def write_finetune_card(run: FinetuneRun, training: FinetuneTraining) -> None:
     head = {"head": f"{student.head}{', dropped after training' if student.drop_head else ''}"}
     stage1: dict[str, object] = {}
     if before:
-        stage1 = {"corpus": before["corpus"]["name"], "rows": before.get("rows"), "loss": before["loss"]}
+        stage1 = {"corpus": before.corpus.name, "rows": before.rows, "loss": before.loss}
     write_card(
         run.best,
         CardFacts(
-            student=folder_name(before.get("student", config.start)),
-            teachers=[(one["name"], one["contract"]) for one in before.get("teachers", [])],
+            student=folder_name(before.student if before else config.start),
+            teachers=[(one.name, one.contract) for one in (before.teachers if before else [])],
             corpus={
                 "name": training.rows.name,
                 "texts of a row": ("one", "anchor and positive", "anchor, positive, hard negative")[

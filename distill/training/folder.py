@@ -10,15 +10,15 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from distill.config import RunConfig
 from distill.errors import CheckpointError, ConfigError
 from distill.layout import BEST, CHECKPOINT, CONFIG, HELD_OUT, LOCK, METRICS, RECORD, resume_command
+from distill.record import RunRecord, read_record
 from distill.students.save import saving, share
-from distill.training.record import read_record
 from embedcache.errors import RemoteError
-from embedcache.fsio import TEMPORARY_PREFIX, make_directory, write_bytes, write_json
+from embedcache.fsio import TEMPORARY_PREFIX, make_directory, write_bytes
 from embedcache.teacher.load import quiet_transformers
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def require_free(folder: Path, *, overwrite: bool) -> None:
         raise ConfigError(f"out: {folder} is not empty and holds no run; give another --out")
     if overwrite:
         return
-    if record.get("result", True) is not None:
+    if record.is_finished:
         raise ConfigError(
             f"out: {folder} holds a run already; give another --out, or replace it with --overwrite"
         )
@@ -72,7 +72,7 @@ def claim_folder(config: C, default: Callable[[], str]) -> tuple[Path, C]:
     return folder, config.model_copy(update={"out": str(folder)})
 
 
-def read_interrupted(folder: Path, kind: str) -> dict[str, Any]:
+def read_interrupted(folder: Path, kind: str) -> RunRecord:
     """Return the record of the run in ``folder``, which was interrupted.
 
     Args:
@@ -85,12 +85,11 @@ def read_interrupted(folder: Path, kind: str) -> dict[str, Any]:
     record = read_record(folder)
     if record is None:
         raise CheckpointError(f"{folder} holds no run: give the folder of an interrupted 'distill {kind}'")
-    if record.get("kind", "run") != kind:
+    if record.kind != kind:
         raise CheckpointError(
-            f"the run in {folder} is one of 'distill {record.get('kind', 'run')}': go on with "
-            f"'{resume_command(folder)}'"
+            f"the run in {folder} is one of 'distill {record.kind}': go on with '{resume_command(folder)}'"
         )
-    if record.get("result") is not None:
+    if record.is_finished:
         raise CheckpointError(f"the run in {folder} is finished: its student is {folder / BEST}")
     if not (folder / CONFIG).is_file():
         raise CheckpointError(
@@ -163,14 +162,14 @@ def _only_holder(path: Path) -> Iterator[TextIO]:
                 return
 
 
-def start_folder(folder: Path, config: RunConfig, dataset: DistillDataset, record: dict[str, Any]) -> None:
+def start_folder(folder: Path, config: RunConfig, dataset: DistillDataset, record: RunRecord) -> None:
     """Clear ``folder`` of the run it held, and write what a run begins with."""
     begin_folder(folder, config.to_yaml(), record, dataset.texts(dataset.held_out))
     if dataset.targets.combination is not None:
         dataset.targets.combination.save(folder)
 
 
-def begin_folder(folder: Path, config: str, record: dict[str, Any], held_out: Sequence[str]) -> None:
+def begin_folder(folder: Path, config: str, record: RunRecord, held_out: Sequence[str]) -> None:
     """Clear ``folder`` of the run it held, and write what every training begins with.
 
     Args:
@@ -181,7 +180,8 @@ def begin_folder(folder: Path, config: str, record: dict[str, Any], held_out: Se
     """
     kept = replaced(folder)
     # A finished student is not given up for one that may never be finished.
-    if (read_record(folder) or {}).get("result") is not None and (folder / BEST).is_dir():
+    before = read_record(folder)
+    if before is not None and before.is_finished and (folder / BEST).is_dir():
         shutil.rmtree(kept, ignore_errors=True)
         make_directory(kept)
         # Should this be interrupted, what is left is still known as a run, and no longer as a finished one.
@@ -195,16 +195,16 @@ def begin_folder(folder: Path, config: str, record: dict[str, Any], held_out: Se
                 shutil.rmtree(path)
             elif path.name != LOCK:
                 path.unlink()
-    write_json(folder / RECORD, record)
+    record.write(folder)
     write_bytes(folder / CONFIG, config.encode())
     if len(held_out):
         lines = (json.dumps(text, ensure_ascii=False) for text in held_out)
         write_bytes(folder / HELD_OUT, ("\n".join(lines) + "\n").encode())
 
 
-def finish_folder(folder: Path, record: dict[str, Any]) -> None:
+def finish_folder(folder: Path, record: RunRecord) -> None:
     """Write the record of a finished run, and remove what only an unfinished one needs."""
-    write_json(folder / RECORD, record)
+    record.write(folder)
     (folder / CHECKPOINT).unlink(missing_ok=True)
     shutil.rmtree(replaced(folder), ignore_errors=True)
 
@@ -214,12 +214,12 @@ def replaced(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.replaced")
 
 
-def continue_folder(folder: Path, config: str, record: dict[str, Any], step: int) -> None:
+def continue_folder(folder: Path, config: str, record: RunRecord, step: int) -> None:
     """Bring ``folder`` to where a run was after ``step`` steps, after which it goes on."""
     _sweep(folder)
     _cut_metrics(folder, step)
     # They name the cache, which may have moved.
-    write_json(folder / RECORD, record)
+    record.write(folder)
     write_bytes(folder / CONFIG, config.encode())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,10 @@ from distill.config import RunConfig
 from distill.config_sources import SHORT_KEYS, keyword_flags, load_config
 from distill.data.loader import CheckRows
 from distill.layout import BEST, CONFIG, default_folder
+from distill.record import RunRecord, TrainResult, identity_digest
 from distill.training.admission import admit_first_window
 from distill.training.card import write_run_card
+from distill.training.describe import new_record, refuse_other_data
 from distill.training.folder import (
     claim_folder,
     finish_folder,
@@ -19,10 +21,8 @@ from distill.training.folder import (
     start_folder,
 )
 from distill.training.place import Place, open_place
-from distill.training.record import new_record, refuse_other_data
 from distill.training.setup import DistillTraining, machine_flags, open_training_data, prepare
 from distill.training.tracking import OnProgress, best_scores
-from distill.training.trainer import TrainResult
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Run:
             "resumed": self.resumed,
             "notes": list(self.notes),
             "scores": self.scores,
-            **asdict(self.result),
+            **self.result.model_dump(),
         }
 
 
@@ -105,12 +105,12 @@ def run_config(config: RunConfig, on_progress: OnProgress | None = None, *, reci
 
 
 def _run(place: Place, config: RunConfig, on_progress: OnProgress | None, recipe: str | None) -> Run:
-    cache = place.cache
+    cache, identity = place.cache, identity_digest(config)
     dataset, config = open_training_data(place, config, on_progress)
     folder, config = claim_folder(config, lambda: _default_out(config, dataset.corpus.name))
     admit_later = admit_first_window(dataset, config)
     training = prepare(cache, config, dataset, folder, on_progress)
-    record = new_record(cache, dataset, config, training.parameters, recipe, training.notes)
+    record = new_record(cache, dataset, config, training.parameters, recipe, identity, training.notes)
     # From here on files are written; everything that can be refused has been.
     with training.exclusive():
         if training.is_first:
@@ -145,12 +145,14 @@ def resume(
     record = read_interrupted(folder, "run")
     flags = {**machine_flags(device, threads), "cache": cache, "out": str(folder)}
     config = load_config(folder / CONFIG, flags=flags)
-    with open_place(config, on_progress, digest=record["corpus"].get("digest")) as place:
+    with open_place(config, on_progress, digest=record.corpus.digest) as place:
         opened = place.cache
         dataset, config = open_training_data(place, config, on_progress)
         admit_later = admit_first_window(dataset, config)
         training = prepare(opened, config, dataset, folder, on_progress)
-        now = new_record(opened, dataset, config, training.parameters, record.get("recipe"), training.notes)
+        now = new_record(
+            opened, dataset, config, training.parameters, record.recipe, record.identity, training.notes
+        )
         refuse_other_data(record, now)
         with training.exclusive():
             training.go_on(now, lambda: start_folder(folder, config, dataset, now), on_progress)
@@ -175,7 +177,7 @@ def run(*, on_progress: OnProgress | None = None, **settings: Any) -> Run:
 
 def _train(
     training: DistillTraining,
-    record: dict[str, Any],
+    record: RunRecord,
     admit_later: CheckRows | None,
     on_progress: OnProgress | None,
 ) -> Run:
@@ -198,7 +200,7 @@ def _train(
     )
     if training.is_first:
         write_run_card(run, dataset, training.dimension, training.selected_by)
-        finish_folder(training.folder, {**record, "scores": run.scores, "result": asdict(result)})
+        finish_folder(training.folder, record.model_copy(update={"scores": run.scores, "result": result}))
     return run
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -19,11 +19,9 @@ from distill.data.ahead import Ahead
 from distill.data.dataset import DistillDataset, open_dataset
 from distill.data.source import DistillSource
 from distill.errors import ConfigError
-from distill.losses.registry import (
-    LOSSES,
-    refuse_long_queue,
-)
+from distill.losses.registry import LOSSES, refuse_long_queue
 from distill.reaugkd.head import LabelHead
+from distill.record import RunRecord, TrainResult
 from distill.students.student import build_student, count_parameters
 from distill.training.checkpoint import Checkpoint
 from distill.training.device import cpu_threads, make_accelerator, seeded
@@ -35,7 +33,7 @@ from distill.training.selection import make_selector
 from distill.training.student import StudentParts, student_parts
 from distill.training.token_views import count_tokens, sample_texts, tokenise_view
 from distill.training.tracking import OnProgress, Tracker, TrainProgress, require_tensorboard
-from distill.training.trainer import Trainer, TrainResult
+from distill.training.trainer import Trainer
 from distill.training.views import choose_views
 from embedcache.cache import Cache
 from embedcache.corpus.part import ORIGINAL
@@ -167,9 +165,7 @@ class Training:
         with lock, seeded(self.config.seed + self.accelerator.process_index, self.accelerator.device):
             yield
 
-    def go_on(
-        self, record: Mapping[str, object], start: Callable[[], None], on_progress: OnProgress | None
-    ) -> None:
+    def go_on(self, record: RunRecord, start: Callable[[], None], on_progress: OnProgress | None) -> None:
         """Bring the trainer and its folder to the last checkpoint there.
 
         Args:
@@ -192,7 +188,7 @@ class Training:
                 on_progress(TrainProgress("anew", 0, self.trainer.total_steps))
             start()
         else:
-            continue_folder(self.folder, self.config.to_yaml(), dict(record), self.trainer.step)
+            continue_folder(self.folder, self.config.to_yaml(), record, self.trainer.step)
 
     def train(self, on_progress: OnProgress | None, check: CheckRows | None = None) -> TrainResult:
         """Train, and write down how it goes; for the arguments and errors see :meth:`Trainer.train`."""

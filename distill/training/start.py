@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from distill.errors import ConfigError
-from distill.evaluation.record import run_folder
-from distill.evaluation.setting import read_setting
 from distill.layout import BEST, default_folder, describe_missing
-from distill.training.record import read_record
+from distill.record import RunRecord, StartRecord, read_record, run_folder
 
 
 @dataclass(frozen=True)
@@ -20,28 +17,29 @@ class Start:
     Attributes:
         model: the model's place.
         run: the run it comes from; None where it comes from none.
-        record: that run's record.
+        record: that run's record; None without a run.
     """
 
     model: str
     run: Path | None
-    record: dict[str, Any]
+    record: RunRecord | None
 
-    def to_json(self, spec: str, contract_id: str) -> dict[str, object]:
+    def describe(self, spec: str, contract_id: str) -> StartRecord:
         """Return what the record of the next run says of it.
 
         Args:
             spec: how it was named.
             contract_id: of the vectors that it gave.
         """
-        setting = None if self.run is None else read_setting(self.run)
-        return {
-            "spec": spec,
-            "run": None if self.run is None else str(self.run),
-            "contract_id": contract_id,
+        before = self.record
+        return StartRecord(
+            spec=spec,
+            run=None if self.run is None else str(self.run),
+            contract_id=contract_id,
             # Two runs are one student but for their seeds only where what they began with was.
-            **(setting.to_json() if setting is not None else {}),
-        }
+            setting=None if before is None else before.setting,
+            seeds=[] if before is None else before.seeds,
+        )
 
     def refuse_folder(self, folder: Path, what: str) -> None:
         """Raise :class:`ConfigError` where what is trained further lies in the folder that is to be replaced.
@@ -77,15 +75,14 @@ def find_start(spec: str) -> Start:
     if run is None:
         if missing := describe_missing(spec):
             raise ConfigError(f"start: {missing}")
-        return Start(spec, None, {})
+        return Start(spec, None, None)
     record = read_record(run)
     if record is None:
         raise ConfigError(
             f"start: the record of the run {run} is damaged; name {run / BEST} copied elsewhere"
         )
-    if record.get("result") is None:
+    if not record.is_finished:
         raise ConfigError(
-            f"start: the run {run} is not finished; go on with it by 'distill {record.get('kind', 'run')} "
-            f"--resume {run}'"
+            f"start: the run {run} is not finished; go on with it by 'distill {record.kind} --resume {run}'"
         )
     return Start(str(run / BEST), run, record)

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from torch import Tensor
 from distill.data.loader import CheckRows, Loader
 from distill.data.source import Share
 from distill.errors import CheckpointError, TrainingError
+from distill.record import TrainResult
 from distill.students.student import forward
 from distill.training.checkpoint import (
     Checkpoint,
@@ -49,33 +49,6 @@ if TYPE_CHECKING:
 
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
 """At least so many lie between checkpoints where nobody says how often to write one."""
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """How a training ended.
-
-    Attributes:
-        steps: steps done.
-        total_steps: steps planned; more than ``steps`` where it stopped early.
-        best_step: step of the best checkpoint.
-        best_score: its selection score; None where there was nothing to select by.
-        final_loss: mean loss over the last 100 steps, or all of a shorter run.
-        seconds: wall-clock seconds of the loop, evaluations included.
-        rows_per_second: training rows a second, evaluations and checkpoints excluded.
-        waited: share of the time the step waited for data, 0 to 1.
-        stopped_early: whether patience ran out.
-    """
-
-    steps: int
-    total_steps: int
-    best_step: int
-    best_score: float | None
-    final_loss: float
-    seconds: float
-    rows_per_second: float
-    waited: float
-    stopped_early: bool
 
 
 class Trainer:
@@ -182,6 +155,7 @@ class Trainer:
             total_steps=self.total_steps,
             best_step=state.best_step,
             best_score=state.best_score,
+            selected_by=None if self._selector is None else self._selector.name,
             final_loss=math.nan if state.final_loss is None else state.final_loss,
             seconds=state.seconds,
             rows_per_second=state.rows_per_second,

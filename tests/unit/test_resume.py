@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +76,7 @@ def lines(folder: Path) -> list[dict[str, float]]:
 
 
 def result(run: Run) -> dict[str, Any]:
-    return {key: value for key, value in asdict(run.result).items() if key not in TIMES}
+    return {key: value for key, value in run.result.model_dump().items() if key not in TIMES}
 
 
 def assert_alike(run: Run, whole: Run) -> None:
