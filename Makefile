@@ -11,7 +11,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 demo: $(READY)
-	$(BIN)/distill demo
+	$(BIN)/python -m distill.demo
 
 # A process a core and one more, for many tests wait; each with one thread of its own for arithmetic.
 test: $(READY) lint

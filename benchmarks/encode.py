@@ -38,9 +38,9 @@ from embedcache.teacher.options import QUANTIZATIONS, EncodeOptions
 def read_sentences(file: Path | None, column: str | None, rows: int) -> list[str]:
     """Distinct sentences of ``file``, at most ``rows`` of them chosen by a fixed seed."""
     if file is None:
-        from distill.demo.harvest import harvest_sentences
+        from distill.demo import collect_sentences
 
-        return harvest_sentences(min(rows, 20_000), rows).sentences
+        return collect_sentences(rows, minimum=min(rows, 20_000))
     from embedcache.corpus.readers import ReadOptions, ReadReport, read_batches
 
     batches = read_batches([file], ReadOptions(text_column=column), ReadReport())

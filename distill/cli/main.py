@@ -9,7 +9,6 @@ import click
 
 from distill.cli.compare import compare_command
 from distill.cli.data import data_command
-from distill.cli.demo import demo_command
 from distill.cli.evaluate import evaluate_command
 from distill.cli.finetune import finetune_command
 from distill.cli.kb import kb_command
@@ -56,7 +55,6 @@ cli.add_command(compare_command)
 cli.add_command(leaderboard_command)
 cli.add_command(report_command)
 cli.add_command(export_command)
-cli.add_command(demo_command)
 
 
 def main() -> None:

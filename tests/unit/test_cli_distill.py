@@ -191,7 +191,7 @@ def test_every_command_and_option_has_help(name, command):
 
 
 def test_the_commands_are_those_of_the_documentation():
-    assert {"run", "losses", "eval", "export", "demo"} <= set(cli.commands)
+    assert {"run", "losses", "eval", "export"} <= set(cli.commands)
 
 
 @pytest.mark.parametrize(

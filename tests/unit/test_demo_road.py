@@ -1,15 +1,15 @@
-"""The demo, end to end, with a tiny teacher and a small tree of documentation."""
+"""The demo with a tiny teacher and a small tree of documentation."""
 
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 from distill_helpers import TEXTS
 
-from distill.demo import road
-from distill.demo.harvest import harvest_sentences
-from distill.demo.road import run_demo
+from distill.demo import collect_sentences, run_demo, sentences_of
 from distill.errors import DataError
 from embedcache.cache import Cache
 
@@ -17,75 +17,92 @@ pytest_plugins = ["distill_fixtures"]
 
 
 @pytest.fixture
-def documentation(tmp_path, monkeypatch):
-    """A small tree of documentation, in the place of what is on this machine."""
-    root = tmp_path / "documentation"
-    root.mkdir()
-    sentences = [f"The {' '.join(text.split()[:-1])} in the house." for text in TEXTS]
-    (root / "guide.md").write_text("\n\n".join(sentences) + "\n", encoding="utf-8")
-    asked = []
-
-    def harvest(minimum, maximum):
-        asked.append((minimum, maximum))
-        return harvest_sentences(100, maximum, roots=[root])
-
-    monkeypatch.setattr(road, "harvest_sentences", harvest)
-    return root, asked
+def documentation(tmp_path: Path) -> Path:
+    root = tmp_path / "packages"
+    for number in range(16):
+        sentences = [f"The {' '.join(text.split()[:-1])} in the house." for text in TEXTS[number::16]]
+        (root / "boats").mkdir(parents=True, exist_ok=True)
+        body = "\n\n".join(sentences)
+        (root / "boats" / f"m{number}.py").write_text(
+            f'"""{body}"""\nraise SystemExit(3)\n', encoding="utf-8"
+        )
+    return root
 
 
 def test_the_demo_goes_from_sentences_to_a_student_and_says_what_to_type_next(
     documentation, tmp_path, teacher_folder, capsys
 ):
+    settings = {"teacher": str(teacher_folder), "sentences": 120, "epochs": 1, "roots": [documentation]}
     out = tmp_path / "demo"
-    trained = run_demo(out, teacher=str(teacher_folder), student="layers:1", sentences=1000, epochs=1)
-    printed = capsys.readouterr().out
+    trained = run_demo(out, student="layers:1", **settings)
     sentences = (out / "documentation.txt").read_text(encoding="utf-8").splitlines()
-    assert len(sentences) > 100
-    assert len(set(sentences)) == len(sentences)
-    assert trained.folder == out / "run"
+    assert len(set(sentences)) == len(sentences) == 120
+    assert json.loads((trained.folder / "run.json").read_text())["corpus"]["rows"] == 120
     assert (trained.best / "model.safetensors").exists()
-    assert json.loads((trained.folder / "run.json").read_text())["corpus"]["rows"] == len(sentences)
-    flat = " ".join(printed.split())
-    for part in (
-        "tiny",
-        "fidelity",
-        "tiny (teacher)",
-        "100.00 %",
-        str(trained.best),
-        "distill export",
-        "distill run --cache",
-        "embedcache build",
-    ):
-        assert part in flat
-
-    again = run_demo(out, teacher=str(teacher_folder), student="layers:2", sentences=1000, epochs=1)
+    printed = " ".join(capsys.readouterr().out.split())
+    for part in ("fidelity", "tiny (teacher)", str(trained.best), "distill export", "embedcache build"):
+        assert part in printed
+    again = run_demo(out, student="layers:2", **settings)
     assert again.parameters > trained.parameters
-    (cached,) = Cache(out / "cache").teachers()
-    assert cached.name == "tiny"
+    assert [one.name for one in Cache(out / "cache").teachers()] == ["tiny"]
 
 
-def test_the_demo_asks_for_enough_sentences(documentation, tmp_path, teacher_folder, monkeypatch):
-    _, asked = documentation
-
-    def stop(corpus, **keywords):
-        raise DataError("enough for this test")
-
-    monkeypatch.setattr(road.embedcache, "build", stop)
-    for count in (24_000, 1500):
-        with pytest.raises(DataError, match="enough"):
-            run_demo(
-                tmp_path / "demo", teacher=str(teacher_folder), student="layers:1", sentences=count, epochs=1
-            )
-    assert asked == [(20_000, 24_000), (1500, 1500)]
-
-
-def test_too_little_documentation_is_one_clear_error(tmp_path, teacher_folder, monkeypatch):
-    (tmp_path / "empty").mkdir()
-    monkeypatch.setattr(
-        road,
-        "harvest_sentences",
-        lambda minimum, maximum: harvest_sentences(minimum, maximum, roots=[tmp_path / "empty"]),
+def test_modules_are_parsed_and_never_run_and_broken_ones_give_nothing(tmp_path):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test.py").write_text('"""The tests of a package are left out."""')
+    (tmp_path / "a.py").write_text(
+        '"""Nothing here may ever be run."""\nraise SystemExit(3)\n\n\n'
+        'def hoist():\n    """Raise the sail until it is tight.  It takes a while, as the rope is long."""\n'
     )
-    with pytest.raises(DataError, match="found 0 distinct English sentences"):
-        run_demo(tmp_path / "demo", teacher=str(teacher_folder), student="layers:1", sentences=1000, epochs=1)
-    assert not (tmp_path / "demo" / "cache").exists()
+    (tmp_path / "b.py").write_text('"""Nothing here may ever be RUN."""\ndef broken(:')
+    (tmp_path / "c.py").write_bytes(b'"""The file has a null byte."""\x00')
+    (tmp_path / "d.py").write_text('"""The pattern \\d is no escape. Another sentence is fine here."""\n')
+    assert set(collect_sentences(10, roots=[tmp_path])) == {
+        "Nothing here may ever be run.",
+        "Raise the sail until it is tight.",
+        "It takes a while, as the rope is long.",
+        "Another sentence is fine here.",
+    }
+
+
+def test_the_standard_library_alone_gives_thousands_and_the_same_ones_each_time():
+    roots = [Path(os.__file__).parent]
+    found = collect_sentences(2_000, roots=roots)
+    assert len(set(found)) == 2_000
+    assert collect_sentences(100, roots=roots) == found[:100]
+
+
+def test_too_few_sentences_are_one_clear_error(documentation, tmp_path):
+    with pytest.raises(DataError, match="expected at least 2000"):
+        run_demo(
+            tmp_path / "demo", teacher="-", student="-", sentences=10_000, epochs=1, roots=[documentation]
+        )
+    assert not (tmp_path / "demo").exists()
+
+
+@pytest.mark.parametrize(
+    ("docstring", "sentences"),
+    [
+        ("The ``name`` of *every* file is\nkept as it is.", ["The name of every file is kept as it is."]),
+        ("Was it cold? It was! The wind blew from the north.", ["The wind blew from the north."]),
+        (
+            "The width of the box.\n    The height of the box.",
+            ["The width of the box.", "The height of the box."],
+        ),
+        ("The first line::\n\n    The code is in here.\n\nThis is read again.", ["This is read again."]),
+        (">>> x\nThe output of a doctest is here.", []),
+        ("The file (which is small) isn't read.", ["The file (which is small) isn't read."]),
+        ("the file is small.", []),
+        ("The file is small", []),
+        ("The file is.", []),
+        ("The " + "very " * 38 + "long road.", []),
+        ("The size of the_file is small.", []),
+        ("Call foo() to read the file.", []),
+        ("The file is at https://example.org for all.", []),
+        ("Alle Hunde schlafen gern lange.", []),
+        ("THE FILE IS READ BY the ALL.", []),
+        ("The vector of 1 2 3 is here.", []),
+    ],
+)
+def test_plain_english_sentences_are_taken_and_code_is_not(docstring, sentences):
+    assert list(sentences_of(docstring)) == sentences
