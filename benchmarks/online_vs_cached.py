@@ -33,7 +33,7 @@ from distill.data.sampler import epoch_batches
 from distill.data.source import DistillSource, Share
 from distill.data.tokens import TokenArrays, tokenise_corpus
 from distill.losses.registry import make_loss
-from distill.students.student import build_student, forward
+from distill.students.build import build_student, forward
 from distill.training.device import make_accelerator
 from distill.training.objective import Distillation
 from distill.training.optimizer import make_optimizer

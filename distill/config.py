@@ -13,7 +13,7 @@ from distill.errors import ConfigError
 from distill.losses.registry import LOSSES, LossName
 from distill.selection_config import RunEvaluationConfig, SelectionConfig
 from distill.strict_config import Count, Fraction, Positive, PositiveInt, Seed, StrictConfig
-from distill.students.spec import FORMS
+from distill.students.spec import student_forms
 from embedcache.sizes import parse_size
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class StudentConfig(StrictConfig):
 
     spec: str = Field(
         default="layers:3",
-        description=f"short name, hub id, folder, or {FORMS}",
+        description=f"short name, hub id, folder, or {student_forms()}",
     )
     head: Literal["auto", "linear", "tanh", "none"] = Field(
         default="auto",

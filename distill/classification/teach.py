@@ -25,7 +25,7 @@ from distill.data.triples import TripleSource, tokenise
 from distill.layout import BEST, CONFIG
 from distill.reaugkd.head import LabelHead
 from distill.record import CorpusRecord, RunRecord, TrainResult, identity_digest, seeds_of, setting_of
-from distill.students.student import open_student
+from distill.students.build import open_student
 from distill.training.describe import describe_dev, refuse_other_data
 from distill.training.device import make_accelerator, seeded
 from distill.training.folder import begin_folder, claim_folder, finish_folder, read_interrupted

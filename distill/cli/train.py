@@ -16,7 +16,7 @@ from distill.cli.options import (
 )
 from distill.cli.resume import MACHINE, refuse_settings, resume_option
 from distill.cli.typed import naming_options
-from distill.students.spec import FORMS
+from distill.students.spec import student_forms
 
 _WITH_RESUME = ("cache", *MACHINE)
 
@@ -56,7 +56,7 @@ _WITH_RESUME = ("cache", *MACHINE)
 @click.option(
     "--student",
     metavar="SPEC",
-    help=f"Short name (minilm-l3 ...), hub id, folder, or made from the teacher: {FORMS}.  "
+    help=f"Short name (minilm-l3 ...), hub id, folder, or made from the teacher: {student_forms()}.  "
     "[default: layers:3]",
 )
 @click.option("--loss", metavar="NAME", help="The loss; 'distill losses' lists them.  [default: mse]")

@@ -152,7 +152,7 @@ def _require_plain_settings(graph: Path, device: str, compute_dtype: str) -> Non
 def _load_torch(
     folder: str | Path, name: str | None, device: str, compute_dtype: str, contract: Contract | None
 ) -> EvaluatedModel:
-    from distill.students.student import count_parameters
+    from distill.students.build import count_parameters
     from embedcache.errors import PoolingNeededError, TeacherError
     from embedcache.teacher.lazy import encoder_of
     from embedcache.teacher.load import load_by_contract, load_teacher

@@ -9,7 +9,7 @@ from distill.config_sources import over_recipe
 from distill.recipe import Recipe, recipes
 from distill.report.data import Paper
 from distill.report.folder import RunFolder, flat
-from distill.students.aliases import STUDENTS
+from distill.students.spec import ALIASES as STUDENTS
 
 TEACHER = "teacher"
 """What the figures of a recipe call the teacher's."""

@@ -8,7 +8,7 @@ DistilBERT's and MPNet's have other names, and MPNet's have a bias by relative p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,29 +23,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Architecture:
-    """How an architecture differs from BERT.
+    """Differences of an architecture from BERT.
 
     Attributes:
-        layers: where its layers hang.
-        renamed: ELECTRA's name of a module of a layer -> its own; those not named are called the same.
-        config: ELECTRA's name of a setting -> its own.
-        after_padding: whether positions are counted from behind the padding token's id.
-        lost: what of its layers cannot be carried over.
+        layers: prefix of its layers' weights.
+        renamed: ELECTRA's name of a module of a layer -> its own, where they differ.
+        config: ELECTRA's name of a setting -> its own, where they differ.
+        after_padding: positions are counted from the one after the padding token's id.
+        lost: part of its layers that an ElectraModel has no place for.
     """
 
     layers: str = "encoder.layer."
-    renamed: Mapping[str, str] | None = None
-    config: Mapping[str, str] | None = None
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, str] = field(default_factory=dict)
     after_padding: bool = False
     lost: str = ""
 
 
+_ATTENTION = ("self.query", "self.key", "self.value", "output.dense", "output.LayerNorm")
 _LAYER = (
-    "attention.self.query",
-    "attention.self.key",
-    "attention.self.value",
-    "attention.output.dense",
-    "attention.output.LayerNorm",
+    *(f"attention.{name}" for name in _ATTENTION),
     "intermediate.dense",
     "output.dense",
     "output.LayerNorm",
@@ -53,6 +50,11 @@ _LAYER = (
 """The modules of an ELECTRA layer; each has a weight and a bias."""
 
 _ROBERTA = _Architecture(after_padding=True)
+_MPNET = ("attn.q", "attn.k", "attn.v", "attn.o", "LayerNorm")
+_DISTILBERT = (
+    *("attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin", "sa_layer_norm"),
+    *("ffn.lin1", "ffn.lin2", "output_layer_norm"),
+)
 
 _KNOWN = {
     "bert": _Architecture(),
@@ -61,28 +63,13 @@ _KNOWN = {
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,
     "mpnet": _Architecture(
-        renamed={
-            "attention.self.query": "attention.attn.q",
-            "attention.self.key": "attention.attn.k",
-            "attention.self.value": "attention.attn.v",
-            "attention.output.dense": "attention.attn.o",
-            "attention.output.LayerNorm": "attention.LayerNorm",
-        },
+        renamed=dict(zip(_LAYER, (f"attention.{name}" for name in _MPNET), strict=False)),
         after_padding=True,
         lost="the bias of its attention by relative position",
     ),
     "distilbert": _Architecture(
         layers="transformer.layer.",
-        renamed={
-            "attention.self.query": "attention.q_lin",
-            "attention.self.key": "attention.k_lin",
-            "attention.self.value": "attention.v_lin",
-            "attention.output.dense": "attention.out_lin",
-            "attention.output.LayerNorm": "sa_layer_norm",
-            "intermediate.dense": "ffn.lin1",
-            "output.dense": "ffn.lin2",
-            "output.LayerNorm": "output_layer_norm",
-        },
+        renamed=dict(zip(_LAYER, _DISTILBERT, strict=True)),
         config={
             "intermediate_size": "hidden_dim",
             "hidden_act": "activation",
@@ -93,48 +80,41 @@ _KNOWN = {
 }
 
 _SETTINGS = (
-    "vocab_size",
-    "hidden_size",
-    "num_attention_heads",
-    "intermediate_size",
-    "hidden_act",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "layer_norm_eps",
-    "initializer_range",
+    *("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "hidden_act"),
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps", "initializer_range"),
 )
 _SILENT = 1e-30
-"""What neurons say at least in all, where shares of it are taken."""
+"""Smallest total weight of a layer's neurons that shares are taken of."""
 
 _DISTILBERT_EPS = 1e-12
-"""DistilBERT's is in its code, not in its configuration."""
+"""DistilBERT has it in its code, not in its configuration."""
 
 
 def _architecture(kind: str) -> _Architecture:
     if kind not in _KNOWN:
         raise StudentError(
-            f"a compact student takes layers of {', '.join(_KNOWN)} teachers, and this one is of the kind "
-            f"{kind!r}; take layers:K, or a teacher of a known kind"
+            f"a compact student cannot copy the layers of a {kind!r} teacher (known: {', '.join(_KNOWN)}); "
+            "use layers:K, or a teacher of a known architecture"
         )
     return _KNOWN[kind]
 
 
 def lost_layers(kind: str) -> str:
-    """Return what cannot be carried over of the layers of a ``model_type``; nothing where all of it can."""
+    """Return the part of the layers of a ``model_type`` that cannot be copied; empty for all but MPNet."""
     return _architecture(kind).lost
 
 
 def text_positions(config: PreTrainedConfig) -> int | None:
-    """Return how many tokens of a text a model has positions for; None where its configuration says nothing.
+    """Return the number of tokens a model has positions for; None where its configuration has none.
 
-    Of an architecture that is not known none are taken to be kept back.
+    Unknown architectures are assumed to reserve no positions.
     """
     stated: int | None = getattr(config, "max_position_embeddings", None)
     return None if stated is None else stated - (_first(config) if config.model_type in _KNOWN else 0)
 
 
 def _first(config: PreTrainedConfig) -> int:
-    """Return the row of a model's position table that a text's first token has."""
+    """Return the row of a model's position table for the first token of a text."""
     known: Any = config
     return int(known.pad_token_id) + 1 if _architecture(known.model_type).after_padding else 0
 
@@ -153,8 +133,7 @@ def electra_config(config: PreTrainedConfig, width: int, layers: int) -> Electra
     from transformers import ElectraConfig
 
     known = _architecture(config.model_type)
-    own = known.config or {}
-    values = {name: getattr(config, own.get(name, name), None) for name in _SETTINGS}
+    values = {name: getattr(config, known.config.get(name, name), None) for name in _SETTINGS}
     values["layer_norm_eps"] = values["layer_norm_eps"] or _DISTILBERT_EPS
     return ElectraConfig(
         **values,
@@ -195,10 +174,10 @@ def read_layers(model: Any, chosen: list[int]) -> dict[str, Tensor]:
         StudentError: if the model's architecture is not known.
     """
     known = _architecture(model.config.model_type)
-    renamed, weights = known.renamed or {}, model.state_dict()
+    weights = model.state_dict()
     return {
         f"encoder.layer.{place}.{name}.{part}": _read(
-            weights[f"{known.layers}{number}.{renamed.get(name, name)}.{part}"]
+            weights[f"{known.layers}{number}.{known.renamed.get(name, name)}.{part}"]
         )
         for place, number in enumerate(chosen)
         for name in _LAYER
@@ -207,17 +186,17 @@ def read_layers(model: Any, chosen: list[int]) -> dict[str, Tensor]:
 
 
 def narrow_layers(layers: Mapping[str, Tensor], neurons: int) -> tuple[dict[str, Tensor], float]:
-    """Return layers with ``neurons`` of the neurons of each one's feed-forward part: those that say most.
+    """Return layers with the ``neurons`` heaviest neurons of each feed-forward part.
 
-    A neuron gives its activation times a vector to the layer's output, so it counts for as much as the
-    product of the lengths of what it reads with and what it writes with.
+    A neuron adds its activation times a vector to the layer's output, so its weight is the product of the
+    lengths of its input and output weights.
 
     Args:
         layers: weights as of :func:`read_layers`, of layers with at least ``neurons``.
 
     Returns:
-        The same names; layers that have so many already are as they were. And the share of what all neurons
-        of a layer say that is said by those that are kept, 0 to 1, mean over the layers.
+        The layers under the same names, and the kept share of the neurons' total weight, 0 to 1, mean over
+        the layers.
     """
     narrow = dict(layers)
     shares: list[float] = []
@@ -225,9 +204,9 @@ def narrow_layers(layers: Mapping[str, Tensor], neurons: int) -> tuple[dict[str,
         if name.endswith(".intermediate.dense.weight"):
             layer = name.removesuffix("intermediate.dense.weight")
             bias, writing = f"{layer}intermediate.dense.bias", f"{layer}output.dense.weight"
-            says = reading.norm(dim=1) * layers[writing].norm(dim=0)
-            kept = says.argsort(descending=True, stable=True)[:neurons].sort().values
-            shares.append(float(says[kept].sum() / says.sum().clamp(min=_SILENT)))
+            size = reading.norm(dim=1) * layers[writing].norm(dim=0)
+            kept = size.argsort(descending=True, stable=True)[:neurons].sort().values
+            shares.append(float(size[kept].sum() / size.sum().clamp(min=_SILENT)))
             narrow[name], narrow[bias] = reading[kept], layers[bias][kept]
             narrow[writing] = layers[writing][:, kept].contiguous()
     return narrow, sum(shares) / len(shares)

@@ -1,12 +1,11 @@
-"""Compact students: narrow token embeddings, widened for layers that are the teacher's (SimTDE, section 3).
+"""Compact students: narrow token embeddings, widened for layers of the teacher (SimTDE, section 3).
 
-One is a plain ``ElectraModel``, which AutoModel, sentence-transformers and the ONNX export open as any other.
+The result is a plain ``ElectraModel``, which AutoModel, sentence-transformers and the ONNX export open.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,145 +22,126 @@ from distill.students.architectures import (
     read_layers,
 )
 from distill.students.embedding_block import narrow_block
-from distill.students.initialise import parse_layers
-from distill.students.transformer_module import as_module, transformer_of
-from distill.students.vocabulary import CountTokens, SampleTexts, prune_to_texts
+from distill.students.layers import parse_layers
+from distill.students.registry import StudentOptions
+from distill.students.transformer import as_module, transformer_of
+from distill.students.vocabulary import prune_to_texts
 from embedcache.teacher.tokenize import FastTokenizer
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from distill.students.spec import StudentSpec
 
-OnNote = Callable[[str], None]
-"""Told in a sentence what is worth knowing about a student."""
-
-
-def from_teacher(
+def build_compact(
+    student: str,
     teacher: SentenceTransformer,
-    spec: StudentSpec,
+    options: StudentOptions,
     *,
-    count_tokens: CountTokens | None,
-    on_note: OnNote,
-    sample_texts: SampleTexts | None = None,
-    seed: int = 0,
+    e: int,
+    layers: str | None = None,
+    copy: bool = True,
+    ff: int | None = None,
+    vocab: int | None = None,
 ) -> SentenceTransformer:
-    """Return a compact student of ``teacher``: its own layers behind narrow token embeddings.
+    """Return a compact student of ``teacher``: its layers after narrow token embeddings.
 
-    The same teacher gives the same bytes each time.
+    The same teacher and texts give the same bytes.
 
     Args:
-        teacher: a BERT-, RoBERTa-, MPNet-, DistilBERT- or ELECTRA-like model; left as it is.
-        spec: ``compact:e=E[,layers=...][,copy=no][,ff=N][,vocab=N]``.
-        count_tokens: counts tokens of the training texts: the narrow embeddings begin where they serve these
-            best. Needed for ``vocab``.
-        on_note: told what could not be carried over, how good the new embeddings are, and the like.
-        sample_texts: gives texts to tell by what ``vocab`` does to them.
-        seed: of the layers' first weights, with ``copy=no``.
+        student: the spec, for messages.
+        teacher: a BERT-, RoBERTa-, MPNet-, DistilBERT- or ELECTRA-like model; not changed.
+        options: counted tokens decide where the narrow embeddings begin, and are needed for ``vocab``.
+        e: width of the embeddings.
+        layers: layers to keep, as of :func:`parse_layers`; default: all.
+        copy: copy the teacher's layers; otherwise they begin with random weights.
+        ff: neurons to keep of each feed-forward part; default: all.
+        vocab: tokens to keep; default: all.
 
     Returns:
         [Transformer with an ElectraModel, what follows the teacher's transformer], on the CPU, gradients on.
 
     Raises:
-        StudentError: if the teacher's architecture is not known, or a value does not fit it.
+        StudentError: if the teacher's architecture is unknown, or a value does not fit it.
     """
     from sentence_transformers import SentenceTransformer
     from transformers import ElectraModel
 
-    first = transformer_of(teacher, spec.text)
-    source = first.model
-    config = source.config
-    chosen = _choose(spec, config.num_hidden_layers)
-    block, width = read_block(source), spec.integer("e")
-    if width > block.width:
-        raise StudentError(
-            f"student {spec.text!r}: e={width}, and the teacher's token embeddings have {block.width} "
-            f"numbers; choose 1 to {block.width}"
-        )
-    tokenizer, size = first.tokenizer, spec.optional_integer("vocab")
-    counts = _count(first, count_tokens)
-    if size is not None:
+    first = transformer_of(teacher, student)
+    source, tokenizer = first.model, first.tokenizer
+    total = source.config.num_hidden_layers
+    chosen = list(range(total)) if layers is None else parse_layers(layers, total, student)
+    block = read_block(source)
+    own = electra_config(source.config, e, len(chosen))
+    full = own.intermediate_size
+    own.intermediate_size = neurons = ff or full
+    for key, value, most in (("e", e, block.width), ("ff", neurons, full)):
+        if value > most:
+            raise StudentError(
+                f"student {student!r}: {key}={value}, the teacher has {most}; choose 1 to {most}"
+            )
+    counts = _count(first, options)
+    if vocab is not None:
         found = None if counts is None else counts.numpy()
-        pruned = prune_to_texts(tokenizer, found, size, spec.text, on_note, sample_texts)
-        tokenizer, kept = pruned.tokenizer, torch.from_numpy(pruned.kept)
+        tokenizer, numbers = prune_to_texts(tokenizer, found, vocab, student, options)
+        kept = torch.from_numpy(numbers)
         block = replace(block, word=block.word[kept])
         counts = None if counts is None else counts[kept]
-    if width < block.width:
-        block, explained = narrow_block(block, width, counts)
-        of = "a vocabulary whose tokens count alike" if counts is None else "the texts"
-        on_note(
-            f"token embeddings of width {width} begin with a map that explains {explained:.1%} of what the "
-            f"teacher's first layer is fed (R2 over {of})"
-        )
-    copied = spec.yes("copy")
-    if not copied:
-        on_note("the layers begin with random weights (copy=no)")
-    elif lost := lost_layers(config.model_type):
-        on_note(f"layers are copied but for {lost}: an ElectraModel has no place for it")
-    own = electra_config(config, width, len(chosen))
-    neurons = spec.optional_integer("ff") or own.intermediate_size
-    if neurons > own.intermediate_size:
-        raise StudentError(
-            f"student {spec.text!r}: ff={neurons}, and the teacher's layers have {own.intermediate_size} "
-            f"neurons in their feed-forward part; choose 1 to {own.intermediate_size}"
-        )
-    full, own.intermediate_size = own.intermediate_size, neurons
-    own.vocab_size = len(block.word)
-    if size is not None:
         own.pad_token_id = tokenizer.pad_token_id
-    # Random beginnings are not to use up the caller's random numbers.
+    if e < block.width:
+        block, explained = narrow_block(block, e, counts)
+        of = "a vocabulary whose tokens count alike" if counts is None else "the texts"
+        options.on_note(
+            f"token embeddings of width {e} begin with a map that explains {explained:.1%} of the input "
+            f"of the teacher's first layer (R2 over {of})"
+        )
+    own.vocab_size = len(block.word)
+    # The caller's random numbers are left as they are.
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(options.seed)
         model: Any = ElectraModel(own)
-    if copied:
-        layers, said = narrow_layers(read_layers(source, chosen), neurons)
+    weights = {name: tensor for name, tensor in model.state_dict().items() if name.startswith("encoder.")}
+    if copy:
+        weights, share = narrow_layers(read_layers(source, chosen), neurons)
+        if lost := lost_layers(source.config.model_type):
+            options.on_note(f"layers are copied without {lost}: an ElectraModel has no place for it")
         if neurons < full:
-            on_note(f"{neurons:,} of {full:,} neurons a layer, which are {said:.1%} of what they say")
+            options.on_note(f"{neurons:,} of {full:,} neurons a layer, with {share:.1%} of their weight")
     else:
-        layers = {name: tensor for name, tensor in model.state_dict().items() if name.startswith("encoder.")}
-    model.load_state_dict({**block_weights(block), **layers})
+        options.on_note("the layers begin with random weights (copy=no)")
+    model.load_state_dict({**block_weights(block), **weights})
     modules: list[nn.Module] = [as_module(model.eval(), tokenizer, first)]
-    if _gives_pooled(first):
-        modules += _pooler(source, spec, on_note)
-    modules += [copy.deepcopy(module) for module in list(teacher)[1:]]
-    student = SentenceTransformer(modules=modules, device="cpu")
-    student.requires_grad_(True)
-    return student
+    if first.modality_config["text"]["method_output_name"] == "pooler_output":
+        modules += _pooler(source, student, options)
+    modules += [deepcopy(module) for module in list(teacher)[1:]]
+    built = SentenceTransformer(modules=modules, device="cpu")
+    built.requires_grad_(True)
+    return built
 
 
-def _count(first: Any, count_tokens: CountTokens | None) -> Tensor | None:
-    """Return how often each row of the teacher's table comes in the texts, int64 (V,); None where unknown."""
-    if count_tokens is None:
+def _count(first: Any, options: StudentOptions) -> Tensor | None:
+    """Return the occurrences of each row of the teacher's table, int64 (V,); None without texts."""
+    if options.count_tokens is None:
         return None
-    found = torch.from_numpy(count_tokens(FastTokenizer(first.tokenizer, int(first.max_seq_length or 0))))
+    tokenizer = FastTokenizer(first.tokenizer, int(first.max_seq_length or 0))
+    found = torch.from_numpy(options.count_tokens(tokenizer))
     counts = torch.zeros(first.model.get_input_embeddings().num_embeddings, dtype=torch.int64)
-    # A table may have rows that no token has.
+    # A table may have rows without a token.
     counts[: len(found)] = found
     return counts
 
 
-def _choose(spec: StudentSpec, total: int) -> list[int]:
-    words = spec.values.get("layers")
-    return list(range(total)) if words is None else parse_layers(words, total, spec.text)
-
-
-def _gives_pooled(first: Any) -> bool:
-    """Return whether a transformer module gives its pooler's output, not a vector for each token."""
-    return bool(first.modality_config["text"]["method_output_name"] == "pooler_output")
-
-
-def _pooler(source: Any, spec: StudentSpec, on_note: OnNote) -> list[nn.Module]:
-    """Return modules that do what the pooler does inside a BERT-like model: an ElectraModel has none."""
+def _pooler(source: Any, student: str, options: StudentOptions) -> list[nn.Module]:
+    """Return modules that replace a BERT-like model's pooler, which an ElectraModel does not have."""
     from sentence_transformers.base.modules import Dense
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     linear = getattr(getattr(source, "pooler", None), "dense", None)
     if linear is None:
         raise StudentError(
-            f"student {spec.text!r}: the teacher gives the output of a pooler that is not BERT's, which "
-            "cannot be carried over; build the cache with another pooling"
+            f"student {student!r}: the teacher's pooler is not BERT's and cannot be copied; build the cache "
+            "with another pooling"
         )
     dense = Dense(linear.in_features, linear.out_features, activation_function=nn.Tanh())
     dense.linear.load_state_dict(linear.state_dict())
-    on_note("the teacher's pooler is carried over as a Dense module behind the pooling")
+    options.on_note("the teacher's pooler is copied as a Dense module after the pooling")
     return [Pooling(linear.in_features, "cls"), dense]

@@ -1,12 +1,10 @@
-"""An encoder's embedding block, and the same block in a smaller width.
+"""An encoder's embedding block, and its reduction to a smaller width.
 
-The block is what lies between token ids and the first layer: word, position and type embeddings are added up
-and normalised, and where the block is narrower than the layers, a linear map widens the result. SimTDE
-(section 3) makes it narrow and leaves open how that begins; here it begins with the directions in which the
-teacher's word embeddings vary most over the texts (principal components: a truncated SVD of the centred
-table, each token counted as often as it comes), and with the linear map that brings the narrow block's output
-closest to the teacher's (least squares). Counting all tokens alike would spend the few directions on those
-that hardly any text has.
+The block maps token ids to the input of the first layer: word, position and type embeddings are added and
+normalised, and where the block is narrower than the layers, a linear map widens the result. SimTDE (section
+3) trains a narrow block without saying how it begins. Here it begins with the principal components of the
+teacher's word embeddings, each token weighted by its frequency in the texts, and with the linear map that
+fits the narrow block's output to the teacher's by least squares.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from distill.students.one_thread import one_thread
+from distill.students.transformer import one_thread
 
 # Most texts are short: a student's first steps do not depend on positions further back.
 _POSITIONS = 32

@@ -1,4 +1,4 @@
-"""Narrow students: all of the teacher's depth in a smaller width, from random weights (LMX-KD's, MiniLM)."""
+"""Narrow students: a BERT of smaller width with random weights (LMX-KD's students, MiniLM)."""
 
 from __future__ import annotations
 
@@ -8,81 +8,67 @@ import torch
 
 from distill.errors import StudentError
 from distill.students.architectures import text_positions
-from distill.students.transformer_module import as_module, transformer_of
+from distill.students.transformer import as_module, transformer_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from distill.students.spec import StudentSpec
-
 _HEAD = 64
-"""Width of an attention head of BERT, in every size of it."""
+"""Width of an attention head of BERT, in all its sizes."""
 
 _POSITIONS = 512
-"""Positions of BERT, for students of teachers that know no end of a text."""
+"""Positions of BERT, for students of teachers without a limit."""
 
 _WIDEST = 8192
 _UNLIMITED = 1_000_000
 
 
-def from_teacher(teacher: SentenceTransformer, spec: StudentSpec, *, seed: int) -> SentenceTransformer:
+def build_narrow(
+    student: str, teacher: SentenceTransformer, seed: int, *, h: int, layers: int | None
+) -> SentenceTransformer:
     """Return a BERT of random weights with the teacher's tokenizer, length and pooling.
 
-    It is an ``ElectraModel`` whose embeddings are as wide as its layers, which is BERT but for the pooler: a
-    ``BertModel`` would be opened with one of random weights that no vector needs.
+    It is an ``ElectraModel`` whose embeddings are as wide as its layers, which is BERT without the pooler: a
+    saved ``BertModel`` would be opened with a pooler of random weights that no vector needs.
 
     Args:
-        teacher: a transformer of any architecture; left as it is.
-        spec: ``narrow:h=H[,layers=L]``: the width of embeddings and layers, and how many layers there are;
-            default: as many as the teacher has.
+        student: the spec, for messages.
+        teacher: a transformer of any architecture; not changed.
         seed: of the weights.
+        h: width of embeddings and layers.
+        layers: number of layers; default: as many as the teacher has.
 
     Returns:
         [Transformer with an ElectraModel, Pooling], on the CPU, gradients on.
 
     Raises:
-        StudentError: if the teacher is no transformer, its tokenizer cannot be taken over, or the width is
-            that of no encoder.
+        StudentError: as :func:`transformer_of` and :func:`as_module`, or if ``h`` is too large.
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling
     from transformers import ElectraConfig, ElectraModel
 
-    first = transformer_of(teacher, spec.text)
-    config, width, tokenizer = first.model.config, spec.integer("h"), first.tokenizer
-    if width > _WIDEST:
-        raise StudentError(
-            f"student {spec.text!r}: h={width}, expected at most {_WIDEST}; the teacher's layers are "
-            f"{config.hidden_size} wide"
-        )
+    first = transformer_of(teacher, student)
+    config, tokenizer = first.model.config, first.tokenizer
+    if h > _WIDEST:
+        raise StudentError(f"student {student!r}: h={h}, expected at most {_WIDEST}")
+    length = int(first.max_seq_length or _UNLIMITED)
     own = ElectraConfig(
         vocab_size=max(len(tokenizer), config.vocab_size),
-        embedding_size=width,
-        hidden_size=width,
-        num_hidden_layers=spec.optional_integer("layers") or config.num_hidden_layers,
-        num_attention_heads=width // _head_width(width),
-        intermediate_size=4 * width,
-        max_position_embeddings=text_positions(config) or _length(first),
+        embedding_size=h,
+        hidden_size=h,
+        num_hidden_layers=layers or config.num_hidden_layers,
+        num_attention_heads=h // max(size for size in range(1, min(_HEAD, h) + 1) if h % size == 0),
+        intermediate_size=4 * h,
+        max_position_embeddings=text_positions(config) or (length if length < _UNLIMITED else _POSITIONS),
         pad_token_id=tokenizer.pad_token_id,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: Any = ElectraModel(own)
-    poolings = [module for module in teacher if isinstance(module, Pooling)]
-    # A teacher without one gives its pooler's output, which is made of the first token's state.
-    modes = poolings[0].pooling_mode if poolings else "cls"
-    student = SentenceTransformer(
-        modules=[as_module(model.eval(), tokenizer, first), Pooling(width, modes)], device="cpu"
-    )
-    student.requires_grad_(True)
-    return student
-
-
-def _length(first: Any) -> int:
-    """Return after how many tokens a teacher cuts a text."""
-    length = int(first.max_seq_length or _UNLIMITED)
-    return length if length < _UNLIMITED else _POSITIONS
-
-
-def _head_width(width: int) -> int:
-    return max(size for size in range(1, min(_HEAD, width) + 1) if width % size == 0)
+    # A teacher without a pooling module returns its pooler's output, which comes from the first token.
+    mode = next((module.pooling_mode for module in teacher if isinstance(module, Pooling)), "cls")
+    modules = [as_module(model.eval(), tokenizer, first), Pooling(h, mode)]
+    built = SentenceTransformer(modules=modules, device="cpu")
+    built.requires_grad_(True)
+    return built

@@ -1,9 +1,7 @@
-"""What goes wrong while a model is being saved, in our own words."""
+"""File permissions and errors of the libraries that save models."""
 
 from __future__ import annotations
 
-import os
-import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,17 +12,14 @@ from safetensors import SafetensorError
 from embedcache.errors import StorageError
 from embedcache.fsio import TEMPORARY_PREFIX, explain_os_error
 
-# How Rust writers spell the system's error number at the end of their messages.
-_SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)\s*$")
-
 
 def share(file: Path) -> None:
-    """Let those read ``file`` who may read any new file of this user's: safetensors hides what it writes.
+    """Give ``file`` the permissions of any new file: safetensors creates files only their owner can read.
 
     Raises:
-        OSError: if that cannot be done.
+        OSError: if that fails.
     """
-    # The user's mask cannot be asked for without changing it.
+    # The umask cannot be read without changing it.
     probe = file.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
     try:
         probe.touch()
@@ -35,7 +30,7 @@ def share(file: Path) -> None:
 
 @contextmanager
 def saving(target: Path) -> Iterator[None]:
-    """Turn errors of the libraries that save a model to ``target`` into :class:`StorageError`.
+    """Convert errors of the libraries that save a model to ``target`` into :class:`StorageError`.
 
     Raises:
         StorageError: if the disk is full, read-only or gone.
@@ -44,15 +39,9 @@ def saving(target: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise explain_os_error(error, target) from error
-    except SafetensorError as error:
-        # Safetensors hides the number of the system's error; nearly always the disk is full.
-        raise StorageError(
-            f"cannot write {target}: {error}; free some space and run the command again"
-        ) from error
     except Exception as error:
-        # What the tokenizer's Rust writer raises has no class of its own; anything else passes on.
-        found = _SYSTEM_ERROR.search(str(error))
-        if type(error) is not Exception or found is None:
+        # The Rust writers of tensors and tokenizers hide the system's error number; the latter raises a bare
+        # Exception.
+        if not isinstance(error, SafetensorError) and type(error) is not Exception:
             raise
-        number = int(found.group(1))
-        raise explain_os_error(OSError(number, os.strerror(number)), target) from error
+        raise StorageError(f"cannot write {target}: {error}; free some space and run again") from error

@@ -1,146 +1,121 @@
-"""What a student is to be: ``NAME:key=value,...`` taken apart, or ``layers:...``, or a model by its name."""
+"""Student specs, as ``--student`` takes them; imports no torch.
+
+``--student KIND:ARGUMENT`` builds a student from its teacher; any other text is a folder, a hub id or an
+alias. A kind is a callable that is registered here, or one outside the package: ``MODULE:FUNCTION`` or
+``FILE.py:FUNCTION``, with the argument after another colon.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+import difflib
+import importlib.util
+import inspect
+from pathlib import Path
+from typing import Any
 
+import distill.students.kinds  # noqa: F401 - registers the kinds
 from distill.errors import StudentError
+from distill.plugins import load_object
+from distill.students.registry import KINDS, StudentKind, StudentSpec
 
-Kind = Literal["layers", "compact", "narrow", "static", "model"]
-
-LAYERS = "layers:"
-LAYER_FORMS = "layers:K, layers:first:K, layers:every:K, layers:0,2,5"
-
-
-@dataclass(frozen=True)
-class _Form:
-    """The keys of a kind of student, and how it is written."""
-
-    kind: Kind
-    needed: tuple[str, ...]
-    optional: tuple[str, ...]
-    example: str
-
-
-_FORMS = {
-    form.kind: form
-    for form in (
-        _Form("compact", ("e",), ("layers", "copy", "ff", "vocab"), "compact:e=128,layers=3"),
-        _Form("narrow", ("h",), ("layers",), "narrow:h=192,layers=6"),
-        _Form("static", ("dim",), ("vocab",), "static:dim=256"),
-    )
+ALIASES = {
+    "bert-tiny": "nreimers/BERT-Tiny_L-2_H-128_A-2",
+    "bert-mini": "nreimers/BERT-Mini_L-4_H-256_A-4",
+    "bert-small": "nreimers/BERT-Small-L-4_H-512_A-8",
+    "bert-base": "google-bert/bert-base-uncased",
+    "tinybert-l4": "nreimers/TinyBERT_L-4_H-312_v2",
+    "tinybert-l6": "nreimers/TinyBERT_L-6_H-768_v2",
+    "minilm-l3": "nreimers/MiniLM-L3-H384-uncased",
+    "minilm-l12": "microsoft/MiniLM-L12-H384-uncased",
 }
+"""Short names of models that papers take as students; those of teachers are accepted as well."""
 
 
-def _listed(form: _Form) -> str:
-    """Return how a kind is written, and the keys it takes besides."""
-    others = [key for key in form.optional if f"{key}=" not in form.example]
-    return form.example + (f" (also {', '.join(others)})" if others else "")
+def student_kinds() -> dict[str, StudentKind]:
+    """Return the registered kinds by name."""
+    return dict(KINDS)
 
 
-FORMS = f"{LAYER_FORMS}; {', '.join(map(_listed, _FORMS.values()))}"
-"""The forms of students that are made from their teacher, as help texts list them."""
-
-# A hub id or a folder could look like this, too, but nobody's does.
-_WITH_KEYS = re.compile(r"[\w-]+:[\w-]+=.*", flags=re.DOTALL)
+def student_forms() -> str:
+    """Return the forms of specs of students that are built from their teacher, for help texts."""
+    return ", ".join(kind.form for kind in student_kinds().values())
 
 
-@dataclass(frozen=True)
-class StudentSpec:
-    """A student's spec, taken apart.
-
-    Attributes:
-        text: the spec as it was written.
-        kind: ``layers``, ``compact``, ``narrow`` and ``static`` are made from the teacher; ``model`` is a
-            folder, an alias or a hub id.
-        values: of a kind with keys, the value of each key that was given.
-    """
-
-    text: str
-    kind: Kind
-    values: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def from_teacher(self) -> bool:
-        """Whether the student is made from its teacher: it pools and cuts texts as that one does."""
-        return self.kind != "model"
-
-    def integer(self, key: str) -> int:
-        """Return the value of a key that has to be there: a whole number of at least 1.
-
-        Raises:
-            StudentError: if the value is none.
-        """
-        value = self.values[key]
-        if not re.fullmatch(r"[0-9]+", value) or not int(value):
-            raise StudentError(
-                f"student {self.text!r}: {key}={value}, expected a whole number of at least 1, "
-                f"as in {_FORMS[self.kind].example}"
-            )
-        return int(value)
-
-    def yes(self, key: str) -> bool:
-        """Return whether the value of a key is yes, as it is where the key was left out.
-
-        Raises:
-            StudentError: if it is neither yes nor no.
-        """
-        value = self.values.get(key, "yes")
-        if value not in ("yes", "no"):
-            raise StudentError(f"student {self.text!r}: {key}={value}, expected yes or no")
-        return value == "yes"
-
-    def optional_integer(self, key: str) -> int | None:
-        """Return the value of a key, a whole number of at least 1; None where it was left out.
-
-        Raises:
-            StudentError: if the value is none.
-        """
-        return self.integer(key) if key in self.values else None
-
-
-def parse_spec(spec: str) -> StudentSpec:
-    """Take a student's spec apart.
+def parse_spec(text: str) -> StudentSpec:
+    """Parse a student spec.
 
     Raises:
-        StudentError: if a key is unknown, missing, given twice or has no value; or if keys are given to a
-            kind of student that is not known.
+        StudentError: if the kind is unknown, or a key is unknown, missing, repeated or has no valid value.
     """
-    if spec.startswith(LAYERS):
-        return StudentSpec(spec, "layers")
-    name, colon, rest = spec.partition(":")
-    form = next((one for one in _FORMS.values() if colon and one.kind == name), None)
-    if form is None:
-        if _WITH_KEYS.fullmatch(spec):
-            raise StudentError(
-                f"student {spec!r}: there is no kind {name!r} of students; write one of {FORMS}"
-            )
-        return StudentSpec(spec, "model")
-    values: dict[str, str] = {}
-    for part in rest.split(","):
+    found = _find_kind(text)
+    if found is None:
+        return StudentSpec(text)
+    kind, argument = found
+    return StudentSpec(text, kind, argument, _parse_settings(text, argument, kind))
+
+
+def is_from_teacher(text: str) -> bool:
+    """Return whether a spec names a student that is built from its teacher, valid or not."""
+    return ":" in text and not Path(text).expanduser().exists()
+
+
+def _find_kind(text: str) -> tuple[StudentKind, str] | None:
+    if not is_from_teacher(text):
+        return None
+    kinds = student_kinds()
+    name, _, argument = text.partition(":")
+    if name in kinds:
+        return kinds[name], argument
+    function, _, rest = argument.partition(":")
+    if function.isidentifier() and (name.endswith(".py") or _is_module(name)):
+        build = load_object(name, function, StudentError)
+        return StudentKind(
+            f"{name}:{function}", build, inspect.getdoc(build) or "", f"{name}:{function}"
+        ), rest
+    near = difflib.get_close_matches(name, kinds, n=1)
+    hint = f"did you mean {near[0]}:{argument}?" if near else f"write one of {student_forms()}"
+    raise StudentError(f"student {text!r}: no kind {name!r} (kinds: {', '.join(kinds)}); {hint}")
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _parse_settings(text: str, argument: str, kind: StudentKind) -> dict[str, Any]:
+    settings, values = kind.settings, dict[str, Any]()
+    if not settings:
+        return values
+    for part in argument.split(",") if argument else ():
         key, _, value = (word.strip() for word in part.partition("="))
-        if key not in form.needed + form.optional or not value:
+        if key not in settings or not value or key in values:
             raise StudentError(
-                f"student {spec!r}: found {part!r}, expected KEY=VALUE with keys "
-                f"{', '.join(form.needed + form.optional)}, as in {form.example}"
+                f"student {text!r}: found {part!r}, expected KEY=VALUE with the keys {', '.join(settings)}, "
+                f"each once, as in {kind.form}"
             )
-        if key in values:
-            raise StudentError(f"student {spec!r}: {key} is given twice; give it once, as in {form.example}")
-        values[key] = value
-    if missing := [key for key in form.needed if key not in values]:
-        raise StudentError(
-            f"student {spec!r}: {', '.join(missing)} is missing; expected it as in {form.example}"
-        )
-    parsed = StudentSpec(spec, form.kind, values)
-    for key in values.keys() - {"layers", "copy"}:
-        parsed.integer(key)
-    parsed.yes("copy")
-    return parsed
+        values[key] = _parse_value(text, key, value, settings[key].annotation)
+    needed = [key for key, one in settings.items() if one.default is inspect.Parameter.empty]
+    if missing := [key for key in needed if key not in values]:
+        raise StudentError(f"student {text!r}: {', '.join(missing)} is missing; write it as in {kind.form}")
+    return values
 
 
-def is_from_teacher(spec: str) -> bool:
-    """Return whether ``spec`` is of a student that is made from its teacher, however well it is written."""
-    return spec.partition(":")[0] in {"layers", *_FORMS} and ":" in spec
+def _parse_value(text: str, key: str, value: str, annotation: Any) -> Any:
+    kind = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    match kind.removesuffix(" | None"):
+        case "int" if not (value.isascii() and value.isdigit() and int(value)):
+            raise StudentError(f"student {text!r}: {key}={value}, expected a whole number of at least 1")
+        case "int":
+            return int(value)
+        case "float":
+            try:
+                return float(value)
+            except ValueError as error:
+                raise StudentError(f"student {text!r}: {key}={value}, expected a number") from error
+        case "bool" if value not in ("yes", "no"):
+            raise StudentError(f"student {text!r}: {key}={value}, expected yes or no")
+        case "bool":
+            return value == "yes"
+    return value

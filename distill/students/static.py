@@ -1,13 +1,13 @@
-"""Static students: one vector a token, and a sentence is their weighted mean; no attention, so very fast.
+"""Static students: one vector a token, a text is their weighted mean; no attention, so very fast.
 
-The weight of a token is baked into its vector: frequent tokens say less about a sentence (smooth inverse
-frequency, Arora et al., 2017, "A simple but tough-to-beat baseline for sentence embeddings"). The model is
+A token's weight is part of its vector: frequent tokens say less about a sentence (smooth inverse frequency,
+Arora et al., 2017, "A simple but tough-to-beat baseline for sentence embeddings"). The model is
 sentence-transformers' ``StaticEmbedding`` and a linear layer to the teacher's width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from distill.errors import StudentError
-from distill.students.one_thread import one_thread
+from distill.students.registry import StudentOptions
 from distill.students.subwords import is_unused
-from distill.students.transformer_module import transformer_of
-from distill.students.vocabulary import CountTokens, SampleTexts, prune_to_texts
+from distill.students.transformer import one_thread, transformer_of
+from distill.students.vocabulary import prune_to_texts
 from embedcache.teacher.tokenize import FastTokenizer
 
 if TYPE_CHECKING:
@@ -34,71 +34,67 @@ if TYPE_CHECKING:
     from embedcache.teacher.load import Teacher
 
 SMOOTHING = 1e-3
-"""Share of the corpus at which a token counts half as much as a rare one."""
+"""Share of the corpus at which a token weighs half as much as a rare one."""
 
 _CENTRE_SHARE = 0.3
-"""Of the centre, how much is in every vector: all of it would drown what tells sentences apart."""
+"""Share of the centre that every vector gets: all of it would hide the differences between sentences."""
 
 _TOKENS_AT_ONCE = 512
 
 
-def from_teacher(
-    teacher: Teacher,
-    *,
-    dim: int,
-    vocab: int | None,
-    count_tokens: CountTokens | None,
-    on_note: Callable[[str], None],
-    sample_texts: SampleTexts | None = None,
-    on_trial: bool = False,
+def build_static(
+    student: str, teacher: Teacher, options: StudentOptions, *, dim: int, vocab: int | None
 ) -> SentenceTransformer:
-    """Return a static student that starts from its teacher's vectors of single tokens.
+    """Return a static student that begins with its teacher's vectors of single tokens.
 
-    The vectors are centred on their mean over the corpus and reduced to ``dim`` by PCA; the linear layer
-    after the mean over tokens leads back, so that the student is like its teacher before anything is trained.
-    Its bias points to the centre, which keeps the vector of a text without known tokens from being zero.
+    The vectors are centred on their mean over the corpus and reduced to ``dim`` by PCA. The linear layer maps
+    the mean over tokens back, so the student resembles its teacher before it is trained. Its bias points to
+    the centre, so a text without known tokens has a vector, too.
 
     Args:
+        student: the spec, for messages.
         teacher: the loaded teacher.
+        options: counted tokens give the frequencies; without them, frequencies fall with a token's number
+            (Zipf), as in vocabularies sorted by frequency. On trial all weights stay zero.
         dim: width of a token's vector.
-        vocab: tokens to keep, those that the corpus needs most; None keeps all.
-        count_tokens: counts the corpus' tokens; without it, frequencies fall with a token's number, as in
-            vocabularies that are sorted by frequency (Zipf).
-        on_note: told what there is to know about the student.
-        sample_texts: gives texts to tell by what ``vocab`` does to them.
-        on_trial: whether the student is made only to see that it can be; all its numbers are zero then, and
-            the teacher is not run.
+        vocab: tokens to keep; default: all.
 
     Returns:
-        [StaticEmbedding, Dense], gradients on; its vectors have the teacher's width and are not normalised.
+        [StaticEmbedding, Dense], gradients on; its vectors have the teacher's width.
 
     Raises:
-        StudentError: if the teacher has no tokenizer of its own that can be used, ``dim`` is more than its
-            width, or ``vocab`` is given without a corpus or does not fit, as :func:`prune_to_texts`.
+        StudentError: if the teacher's input is more than token ids, ``dim`` is more than its width, or as
+            :func:`prune_to_texts`.
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Dense
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
-    spec = f"static:dim={dim}" + ("" if vocab is None else f",vocab={vocab}")
-    tokenizer: PreTrainedTokenizerFast = transformer_of(teacher.model, spec).tokenizer
-    if not 1 <= dim <= teacher.dimension:
+    from embedcache.teacher.encode import Encoder
+
+    tokenizer: PreTrainedTokenizerFast = transformer_of(teacher.model, student).tokenizer
+    if dim > teacher.dimension:
         raise StudentError(
-            f"student {spec!r}: the teacher's vectors have {teacher.dimension} dimensions; choose dim from 1 "
-            f"to {teacher.dimension}"
+            f"student {student!r}: dim={dim}, expected 1 to {teacher.dimension} as the teacher has"
         )
-    counts = None if count_tokens is None else count_tokens(FastTokenizer(tokenizer, 0, special_tokens=False))
+    counts = None
+    if options.count_tokens is not None:
+        counts = options.count_tokens(FastTokenizer(tokenizer, 0, special_tokens=False))
     backend = tokenizer.backend_tokenizer
-    old_ids = np.arange(_ids_of(backend), dtype=np.int64)
+    old_ids = np.arange(max(backend.get_vocab(with_added_tokens=True).values()) + 1, dtype=np.int64)
     if vocab is not None:
-        pruned = prune_to_texts(tokenizer, counts, vocab, spec, on_note, sample_texts)
-        backend, old_ids = pruned.tokenizer.backend_tokenizer, pruned.kept
+        pruned, old_ids = prune_to_texts(tokenizer, counts, vocab, student, options)
+        backend = pruned.backend_tokenizer
         counts = None if counts is None else counts[old_ids]
-    encoder = _encoder(teacher, spec)
-    # Special tokens never stand in a text, and those nobody uses say nothing.
+    encoder = Encoder(teacher, compute_dtype="float32")
+    if encoder.tokenizer is None:
+        raise StudentError(
+            f"student {student!r}: the teacher's input is more than token ids; use another student kind"
+        )
+    # Special and unused tokens, which stand in no text, keep vectors of zeros.
     rows = np.zeros((len(old_ids), dim), dtype=np.float32)
     basis, centre = np.zeros((teacher.dimension, dim)), np.zeros(teacher.dimension)
-    if not on_trial:
+    if not options.on_trial:
         ordinary = _ordinary(backend, len(old_ids))
         shares = token_shares(counts, ordinary)
         vectors = _token_vectors(encoder, teacher, tokenizer, old_ids[ordinary])
@@ -106,7 +102,6 @@ def from_teacher(
             centre = shares[ordinary] @ vectors.astype(np.float64)
             scores, basis = _reduce(vectors, centre, dim)
         rows[ordinary] = scores * token_weights(shares)[ordinary, None]
-    embedding = StaticEmbedding(_plain(backend), embedding_weights=torch.from_numpy(rows))
     head = Dense(
         dim,
         teacher.dimension,
@@ -114,28 +109,26 @@ def from_teacher(
         init_weight=torch.from_numpy(basis.astype(np.float32)),
         init_bias=torch.from_numpy((_CENTRE_SHARE * centre).astype(np.float32)),
     )
-    model = SentenceTransformer(modules=[embedding, head], device="cpu")
-    model.requires_grad_(True)
-    return model
+    embedding = StaticEmbedding(_plain(backend), embedding_weights=torch.from_numpy(rows))
+    built = SentenceTransformer(modules=[embedding, head], device="cpu")
+    built.requires_grad_(True)
+    return built
 
 
 def is_static(model: nn.Module) -> bool:
-    """Return whether a sentence-transformers model begins with a table of token vectors.
-
-    So does one that is wrapped for training in several processes.
-    """
+    """Return whether a model, wrapped for several processes or not, begins with a table of token vectors."""
     inner = model.module if isinstance(model, DistributedDataParallel) else model
     first: Any = next(iter(inner.children()), None)
     return type(first).__name__ == "StaticEmbedding"
 
 
 def static_tokenizer(model: SentenceTransformer) -> FastTokenizer:
-    """Return the tokenizer of a static model, which puts no special tokens around a text and cuts none."""
+    """Return the tokenizer of a static model: no special tokens, no truncation."""
     return FastTokenizer(wrapped_tokenizer(model), 0, special_tokens=False)
 
 
 def wrapped_tokenizer(model: SentenceTransformer) -> PreTrainedTokenizerFast:
-    """Return a copy of the tokenizer of a static model as transformers have it."""
+    """Return a copy of the tokenizer of a static model as a transformers tokenizer."""
     from transformers import PreTrainedTokenizerFast
 
     first: Any = model[0]
@@ -144,11 +137,11 @@ def wrapped_tokenizer(model: SentenceTransformer) -> PreTrainedTokenizerFast:
 
 
 def flat_features(input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
-    """Return what a StaticEmbedding is fed, of padded token ids and their mask, both (B, T).
+    """Return the features of a StaticEmbedding from padded token ids and their mask, both (B, T).
 
     Returns:
-        ``input_ids``: the ids of real tokens, one text after the other; ``offsets``, shape (B,): where each
-        text begins among them.
+        ``input_ids``: the ids of real tokens, one text after the other; ``offsets``, shape (B,): the index
+        of each text's first token.
     """
     real = attention_mask.bool()
     ends = real.sum(dim=1).cumsum(dim=0)
@@ -158,7 +151,7 @@ def flat_features(input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor
 
 
 class PaddedStatic(nn.Sequential):
-    """A static model that is fed padded ids and a mask, for graphs that have no ragged arrays.
+    """A static model that takes padded ids and a mask, for graphs without ragged arrays.
 
     Args:
         model: the static model; its weights are shared.
@@ -193,11 +186,11 @@ class _PaddedMean(nn.Module):
 
 
 def token_shares(counts: NDArray[np.int64] | None, ordinary: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return the share that each token has of the corpus, shape (V,), summing to 1.
+    """Return each token's share of the corpus, shape (V,), summing to 1.
 
     Args:
-        counts: int64, shape (V,) or more; None: it falls with the number among ordinary tokens (Zipf).
-        ordinary: bool, shape (V,); tokens that texts are made of. Others have no share.
+        counts: int64, shape (V,) or more; None: shares fall with the token's number (Zipf).
+        ordinary: bool, shape (V,); tokens that occur in texts. Others have no share.
     """
     used = np.zeros(len(ordinary), dtype=np.float64)
     if counts is not None:
@@ -217,12 +210,8 @@ def token_weights(shares: NDArray[np.float64]) -> NDArray[np.float64]:
     return scaled
 
 
-def _ids_of(backend: Tokenizer) -> int:
-    return int(max(backend.get_vocab(with_added_tokens=True).values())) + 1
-
-
 def _ordinary(backend: Tokenizer, ids: int) -> NDArray[np.bool_]:
-    """Return which ids stand for tokens that texts are made of, shape (ids,)."""
+    """Return a mask of the ids of tokens that occur in texts, shape (ids,)."""
     special = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
     found = np.zeros(ids, dtype=np.bool_)
     for token, number in backend.get_vocab(with_added_tokens=True).items():
@@ -231,7 +220,7 @@ def _ordinary(backend: Tokenizer, ids: int) -> NDArray[np.bool_]:
 
 
 def _plain(backend: Tokenizer) -> Tokenizer:
-    """Return a copy of a tokenizer that gives the tokens of a text and nothing else, all of them."""
+    """Return a copy of a tokenizer without special tokens, padding and truncation."""
     copied: Tokenizer = type(backend).from_str(backend.to_str())
     copied.no_padding()
     copied.no_truncation()
@@ -239,22 +228,10 @@ def _plain(backend: Tokenizer) -> Tokenizer:
     return copied
 
 
-def _encoder(teacher: Teacher, spec: str) -> Encoder:
-    """Return what runs a teacher that can be run on token ids alone."""
-    from embedcache.teacher.encode import Encoder
-
-    encoder = Encoder(teacher, compute_dtype="float32")
-    if encoder.tokenizer is None:
-        raise StudentError(
-            f"student {spec!r}: the teacher's input is more than token ids; choose another kind of student"
-        )
-    return encoder
-
-
 def _token_vectors(
     encoder: Encoder, teacher: Teacher, tokenizer: PreTrainedTokenizerFast, ids: NDArray[np.int64]
 ) -> Vectors:
-    """Return the teacher's vectors of sentences of one token each, (n, d)."""
+    """Return the teacher's vectors of texts of one token each, (n, d)."""
     plain = _plain(tokenizer.backend_tokenizer)
     prompt = plain.encode(teacher.contract.prompt).ids if teacher.contract.prompt else []
     plain.post_processor = tokenizer.backend_tokenizer.post_processor
@@ -278,7 +255,7 @@ def _token_vectors(
             features["prompt_length"] = len(before)
         vectors[start : start + len(part)] = encoder.forward(features)
 
-    # Each batch on one thread: were it divided, their number would decide how it is rounded.
+    # Each batch on one thread: their number would otherwise decide how it is rounded.
     with ThreadPoolExecutor(encoder.streams, initializer=encoder.start_stream) as pool:
         list(pool.map(fill, range(0, len(ids), _TOKENS_AT_ONCE)))
     return vectors

@@ -21,7 +21,7 @@ from distill.evaluation.sts import read_pairs
 from distill.finetune_config import FINETUNE_SHORT_KEYS, FinetuneConfig
 from distill.layout import BEST, CONFIG, HELD_OUT, TARGETS
 from distill.record import CorpusRecord, RunRecord, TrainResult, identity_digest, seeds_of, setting_of
-from distill.students.student import open_student
+from distill.students.build import open_student
 from distill.training.contrastive import Contrast, InfoNCE, nearest_selector
 from distill.training.describe import describe_dev, refuse_other_data
 from distill.training.device import make_accelerator, seeded

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from distill.errors import ConfigError, StudentError
 from distill.losses.base import HiddenPairs
-from distill.students.stack import find_layers
-from distill.students.student import forward
+from distill.students.build import forward
+from distill.students.layers import find_layers
 from distill.training.processes import mean_of
 from embedcache.teacher.inference import use_short_attention
 

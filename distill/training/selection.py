@@ -15,7 +15,7 @@ from scipy.stats import spearmanr
 from distill.data.dataset import DistillDataset
 from distill.errors import ConfigError
 from distill.evaluation.sts import read_pairs
-from distill.students.student import forward
+from distill.students.build import forward
 from distill.vectors import unit
 from embedcache.codecs import Vectors
 from embedcache.keys import key_array

@@ -22,7 +22,8 @@ from distill.errors import ConfigError
 from distill.losses.registry import LOSSES, refuse_long_queue
 from distill.reaugkd.head import LabelHead
 from distill.record import RunRecord, TrainResult
-from distill.students.student import build_student, count_parameters
+from distill.students.build import build_student, count_parameters
+from distill.students.registry import StudentOptions
 from distill.training.checkpoint import Checkpoint
 from distill.training.device import cpu_threads, make_accelerator, seeded
 from distill.training.folder import advising, continue_folder, locked, save_student
@@ -243,7 +244,7 @@ def prepare_student(
         on_progress: told how many rows are tokenised.
         live_teacher: loads the teacher itself; default: as the configuration says.
         in_turn: opens a block that the first of several processes goes through before the others.
-        on_trial: as :func:`distill.students.student.build_student`; such a student is not for training.
+        on_trial: as :func:`distill.students.build.build_student`; such a student is not for training.
 
     Raises:
         ConfigError, StudentError, MissingExtraError, DataError: as :func:`prepare`.
@@ -262,23 +263,20 @@ def prepare_student(
         with in_turn():
             return count_tokens(cache, dataset, view, tokenizer, on_progress)
 
+    options = StudentOptions(config.seed, count, lambda: sample_texts(dataset), on_note, on_trial)
     # Weights that a model's file lacks are drawn at random when it is loaded.
     with seeded(config.seed, torch.device("cpu")):
         model = build_student(
             student.spec,
             dataset.teacher.contract,
             live_teacher or _teacher_loader(cache, config, dataset),
+            options,
             dimension=targets.dimension if targets.combination else None,
             classifier=reader,
             head=student.head,
             pooling=student.pooling,
             max_length=student.max_length,
             dropout=student.dropout,
-            seed=config.seed,
-            count_tokens=count,
-            sample_texts=lambda: sample_texts(dataset),
-            on_note=on_note,
-            on_trial=on_trial,
         )
     soft, head = dataset.soft, None
     if soft is not None:

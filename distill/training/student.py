@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from distill.errors import ConfigError, StudentError
+from distill.students.build import without_head
 from distill.students.static import is_static, static_tokenizer
-from distill.students.student import without_head
 from embedcache.teacher.tokenize import FastTokenizer, fast_tokenizer
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from distill.data.loader import CheckRows, Loader
 from distill.data.source import Share
 from distill.errors import CheckpointError, TrainingError
 from distill.record import TrainResult
-from distill.students.student import forward
+from distill.students.build import forward
 from distill.training.checkpoint import (
     Checkpoint,
     optimizer_tensors,

@@ -10,7 +10,8 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from distill.export import OnnxEncoder, export_onnx
-from distill.students.student import build_student
+from distill.students.build import build_student
+from distill.students.registry import StudentOptions
 from embedcache.teacher.load import Teacher, load_teacher, quiet_transformers
 from embedcache.testing import sentences, tiny_encoder
 
@@ -24,7 +25,7 @@ def built(teacher: Teacher, spec: str) -> SentenceTransformer:
     def count(tokenizer) -> np.ndarray:
         return np.bincount(tokenizer(TEXTS).ids, minlength=tokenizer.vocabulary_size)
 
-    return build_student(spec, teacher.contract, lambda: teacher, count_tokens=count)
+    return build_student(spec, teacher.contract, lambda: teacher, StudentOptions(count_tokens=count))
 
 
 def save(student: SentenceTransformer, folder: Path) -> Path:

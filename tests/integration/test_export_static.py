@@ -17,7 +17,8 @@ from distill.evaluation import load_model
 from distill.evaluation.sts import read_pairs
 from distill.export import export_onnx
 from distill.onnx_encoder import OnnxEncoder
-from distill.students.static import from_teacher
+from distill.students.registry import StudentOptions
+from distill.students.static import build_static
 from embedcache.teacher.load import Teacher, load_teacher
 from embedcache.teacher.tokenize import FastTokenizer
 from embedcache.testing import sentences
@@ -33,7 +34,7 @@ TEXTS = [*sentences(40, seed=4), "", "漢字", "the cat " * 300]
 @pytest.fixture(scope="module")
 def saved(loaded_teacher: Teacher, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("static") / "student"
-    model = from_teacher(loaded_teacher, dim=8, vocab=None, count_tokens=None, on_note=print)
+    model = build_static("static", loaded_teacher, StudentOptions(), dim=8, vocab=None)
     model.append(Normalize())
     model.save(str(folder), create_model_card=False)
     return folder
@@ -88,7 +89,7 @@ def test_in_int8_real_sentences_stay_where_they_are(tmp_path: Path) -> None:
         return np.bincount(tokenizer(texts).ids, minlength=tokenizer.vocabulary_size)
 
     teacher = load_teacher(MODELS / "minilm-l6", device="cpu")
-    model = from_teacher(teacher, dim=128, vocab=3000, count_tokens=count, on_note=print)
+    model = build_static("static", teacher, StudentOptions(count_tokens=count), dim=128, vocab=3000)
     model.append(Normalize())
     model.save(str(tmp_path / "student"), create_model_card=False)
     found = export_onnx(tmp_path / "student", tmp_path / "out", int8=True)

@@ -11,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 
 import distill
 from distill.data.triples import Triples, read_triples
-from distill.students.student import open_student
+from distill.students.build import open_student
 
 MODEL = Path(os.environ.get("DISTILL_MODELS", Path.home() / ".cache" / "real-models")) / "minilm-l3"
 DATA = Path(os.environ.get("DISTILL_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))

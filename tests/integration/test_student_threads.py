@@ -18,7 +18,8 @@ import sys
 import numpy as np
 import torch
 from threadpoolctl import threadpool_info
-from distill.students.student import build_student
+from distill.students.build import build_student
+from distill.students.registry import StudentOptions
 from embedcache.teacher.load import load_teacher
 from embedcache.testing import sentences
 
@@ -30,9 +31,8 @@ def count(tokenizer):
     return np.bincount(tokenizer(texts).ids, minlength=tokenizer.vocabulary_size)
 
 for number, spec in enumerate(specs):
-    build_student(spec, teacher.contract, lambda: teacher, count_tokens=count).save_pretrained(
-        f"{out}/{number}", create_model_card=False
-    )
+    student = build_student(spec, teacher.contract, lambda: teacher, StudentOptions(count_tokens=count))
+    student.save_pretrained(f"{out}/{number}", create_model_card=False)
 print(torch.get_num_threads(), *{one["num_threads"] for one in threadpool_info()})
 """
 

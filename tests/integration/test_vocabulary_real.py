@@ -35,8 +35,8 @@ def test_a_real_tokenizer(name: str, size: int, tmp_path: Path) -> None:
         tokenizer = AutoTokenizer.from_pretrained(MODELS / name)
     fast = FastTokenizer(tokenizer, 0)
     counts = np.bincount(fast(CORPUS).ids, minlength=fast.vocabulary_size)
-    pruned = prune_vocabulary(tokenizer, counts, size, OTHERS)
-    assert pruned.coverage.kept == 1
+    pruned = prune_vocabulary(tokenizer, counts, size)
+    assert pruned.share == 1
     assert {"[unused5]", "[unused500]"}.isdisjoint(pruned.tokenizer.get_vocab())
     texts, left = [*CORPUS, *OTHERS], set(pruned.kept.tolist())
     same = 0

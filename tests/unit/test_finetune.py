@@ -378,7 +378,7 @@ def test_sentences_are_told_apart_under_dropout(teacher_folder, sentences_file, 
 
 
 def test_dropout_draws_anew_for_the_second_of_a_pair(teacher_folder):
-    from distill.students.student import forward, open_student
+    from distill.students.build import forward, open_student
 
     model, _ = open_student(str(teacher_folder), dropout=0.2)
     ids = torch.tensor([[2, 5, 6, 3]] * 2)

@@ -14,7 +14,7 @@ from student_teachers import make_teacher
 from distill.data.collate import pad_texts
 from distill.data.tokens import tokenise_corpus
 from distill.data.triples import tokenise
-from distill.students.student import forward
+from distill.students.build import forward
 from embedcache.cache import Cache
 from embedcache.teacher.encode import padded_features
 from embedcache.teacher.load import Teacher, load_teacher

@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 
 from distill.data.dataset import open_dataset
 from distill.errors import ConfigError, DataError
-from distill.students.initialise import from_teacher_layers
+from distill.students.layers import keep_layers
 from distill.training.selection import PairSelector, StudentEncoder, make_selector
 from embedcache.cache import Cache
 from embedcache.keys import key_array
@@ -111,7 +111,7 @@ def test_a_missing_development_set_is_refused(tmp_path, dataset, tokenizer):
 
 
 def test_the_student_is_encoded_in_order_without_dropout_and_trains_on(teacher, tokenizer):
-    student = from_teacher_layers(teacher.model, "2").train()
+    student = keep_layers(teacher.model, "2").train()
     vectors = StudentEncoder(student, tokenizer, torch.device("cpu"), nullcontext)(tokenizer(TEXTS))
     assert student.training
     assert all(not p.requires_grad or p.grad is None for p in student.parameters())

@@ -16,7 +16,7 @@ from distill.data.collate import Batch
 from distill.data.source import Share
 from distill.errors import ConfigError, StudentError
 from distill.losses.base import LossBatch
-from distill.students.student import build_student
+from distill.students.build import build_student
 from distill.training import objective_setup
 from distill.training.hidden_states import HiddenStates, choose_layers
 from distill.training.run import resume

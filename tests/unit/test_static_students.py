@@ -15,17 +15,18 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 from distill.errors import StudentError
 from distill.students import static
+from distill.students.build import forward
+from distill.students.registry import StudentOptions
 from distill.students.static import (
     SMOOTHING,
     PaddedStatic,
+    build_static,
     flat_features,
-    from_teacher,
     is_static,
     static_tokenizer,
     token_shares,
     token_weights,
 )
-from distill.students.student import forward
 from distill.training.selection import StudentEncoder
 from distill.training.student import tokenizer_of
 from embedcache.teacher.encode import Encoder, padded_features
@@ -46,14 +47,8 @@ def made(
     teacher: Teacher, *, dim: int = 8, vocab: int | None = None, counted: bool = True, on_trial: bool = False
 ):
     NOTES.clear()
-    return from_teacher(
-        teacher,
-        dim=dim,
-        vocab=vocab,
-        count_tokens=count if counted else None,
-        on_note=NOTES.append,
-        on_trial=on_trial,
-    )
+    options = StudentOptions(count_tokens=count if counted else None, on_note=NOTES.append, on_trial=on_trial)
+    return build_static("static", teacher, options, dim=dim, vocab=vocab)
 
 
 @pytest.fixture(scope="module")
@@ -136,9 +131,9 @@ def test_on_trial_a_student_is_refused_alike_and_its_teacher_is_not_run(
     assert shapes == {name: weight.shape for name, weight in student.named_parameters()}
     assert not any(weight.any() for weight in tried.parameters())
     assert np.array_equal(*(static_tokenizer(model)(TEXTS).ids for model in (tried, student)))
-    with pytest.raises(StudentError, match="choose dim from 1"):
+    with pytest.raises(StudentError, match="dim=17"):
         made(loaded_teacher, dim=loaded_teacher.dimension + 1, on_trial=True)
-    with pytest.raises(StudentError, match="give fewer, or leave vocab out"):
+    with pytest.raises(StudentError, match="vocab=1000000"):
         made(loaded_teacher, vocab=10**6, on_trial=True)
     with pytest.raises(AssertionError, match="the teacher was run"):
         made(loaded_teacher)
@@ -280,47 +275,6 @@ def test_a_smaller_vocabulary_takes_its_rows_along(loaded_teacher) -> None:
     assert np.corrcoef(angles[0].ravel(), angles[1].ravel())[0, 1] > 0.95
 
 
-def test_what_cannot_be_made_is_refused(loaded_teacher, saved) -> None:
-    with pytest.raises(StudentError, match=r"have 16 dimensions; choose dim from 1 to 16"):
-        made(loaded_teacher, dim=17)
-    with pytest.raises(
-        StudentError, match=r"'static:dim=8,vocab=80': vocab=80 .* no corpus to count them in"
-    ):
-        made(loaded_teacher, vocab=80, counted=False)
-    with pytest.raises(StudentError, match=r"vocab=5: .* give at least"):
-        made(loaded_teacher, vocab=5)
-    with pytest.raises(StudentError, match=r"'static:dim=8': the teacher is a StaticEmbedding"):
-        made(load_teacher(saved, device="cpu"))
-
-
-def test_what_is_saved_is_opened_with_every_bit(student, saved, tmp_path) -> None:
-    again = SentenceTransformer(str(saved), device="cpu")
-    wanted, found = student.state_dict(), again.state_dict()
-    assert found.keys() == wanted.keys()
-    assert len(wanted) == 3
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
-    again.save(str(tmp_path), create_model_card=False)
-    for file in sorted(saved.rglob("*.safetensors")):
-        assert (tmp_path / file.relative_to(saved)).read_bytes() == file.read_bytes()
-
-
-def test_what_a_smaller_vocabulary_does_to_texts_is_told(loaded_teacher) -> None:
-    notes: list[str] = []
-    words = ["the", "cat", "sees", "a", "dog", "river", "the cat river"]
-    from_teacher(
-        loaded_teacher,
-        dim=8,
-        vocab=80,
-        count_tokens=count,
-        on_note=notes.append,
-        sample_texts=lambda: words,
-    )
-    plain = loaded_teacher.model.tokenizer.backend_tokenizer
-    lengths = [len(plain.encode(text, add_special_tokens=False).ids) for text in words]
-    assert f"tokens a text (before: {np.mean(lengths):.1f})" in notes[0]
-    assert "unknown (before: 0.00%)" in notes[0]
-
-
 def test_its_teachers_vectors_are_those_of_one_thread_a_batch(loaded_teacher, monkeypatch) -> None:
     threads: list[int] = []
     forward_of = Encoder.forward
@@ -352,3 +306,15 @@ def test_a_prompt_is_part_of_the_teachers_vectors(tmp_path: Path, loaded_teacher
     plain = load_teacher(folder, device="cpu")
     one, other = (made(teacher, dim=16) for teacher in (plain, prompted))
     assert not torch.allclose(one[1].linear.bias, other[1].linear.bias, atol=1e-3)
+
+
+def test_what_cannot_be_built_is_refused(loaded_teacher, saved) -> None:
+    for settings, word in (
+        ({"dim": 17}, "dim=17"),
+        ({"vocab": 80, "counted": False}, "no corpus"),
+        ({"vocab": 5}, "at least"),
+    ):
+        with pytest.raises(StudentError, match=word):
+            made(loaded_teacher, **settings)
+    with pytest.raises(StudentError, match="StaticEmbedding"):
+        made(load_teacher(saved, device="cpu"))

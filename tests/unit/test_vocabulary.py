@@ -22,7 +22,8 @@ from tokenizers import (
 from transformers import AutoTokenizer, ElectraConfig, PreTrainedTokenizerFast
 
 from distill.errors import StudentError
-from distill.students.vocabulary import PrunedVocabulary, prune_vocabulary
+from distill.students.registry import StudentOptions
+from distill.students.vocabulary import PrunedVocabulary, prune_to_texts, prune_vocabulary, sample_usage
 from embedcache.teacher.load import quiet_transformers
 from embedcache.teacher.tokenize import FastTokenizer
 from embedcache.testing import sentences
@@ -130,7 +131,7 @@ def size_of(tokenizer: PreTrainedTokenizerFast) -> int:
 
 @pytest.fixture(scope="module")
 def pruned(tokenizer: PreTrainedTokenizerFast) -> PrunedVocabulary:
-    return prune_vocabulary(tokenizer, counted(tokenizer, CORPUS), size_of(tokenizer), CORPUS)
+    return prune_vocabulary(tokenizer, counted(tokenizer, CORPUS), size_of(tokenizer))
 
 
 def test_the_size_is_met_and_the_ids_stand_for_the_same_tokens(tokenizer, pruned) -> None:
@@ -156,29 +157,6 @@ def test_texts_of_kept_tokens_stay_as_they_are_and_others_are_spelt(tokenizer, p
         # Special tokens stand where they stood, and what is between them says the same.
         assert (mapped[0], mapped[-1]) == (old[0], old[-1])
         assert spelt(pruned.tokenizer, new) == spelt(tokenizer, old)
-
-
-def test_no_character_of_the_corpus_becomes_unknown(tokenizer, pruned) -> None:
-    unknown = pruned.tokenizer.unk_token_id
-    assert not any(unknown in row for row in rows(pruned.tokenizer, CORPUS))
-    assert pruned.coverage.sample is not None
-    assert pruned.coverage.sample.unknown_after == 0
-
-
-def test_coverage_is_that_of_ordinary_tokens(tokenizer, pruned) -> None:
-    counts = counted(tokenizer, CORPUS)
-    ordinary = np.ones(len(counts), dtype=bool)
-    ordinary[tokenizer.convert_tokens_to_ids([*SPECIAL, "<topic>"])] = False
-    left = np.isin(np.arange(len(counts)), pruned.kept)
-    assert pruned.coverage.kept == counts[ordinary & left].sum() / counts[ordinary].sum()
-    assert 0.5 < pruned.coverage.kept < 1
-    sample = pruned.coverage.sample
-    assert sample is not None
-    lengths = [len(row) - 2 for row in rows(tokenizer, CORPUS)]
-    assert sample.before == pytest.approx(np.mean(lengths))
-    assert sample.after > sample.before
-    assert f"{pruned.coverage.kept:.2%} of the corpus" in pruned.coverage.describe()
-    assert f"{sample.after:.1f} tokens a text" in pruned.coverage.describe()
 
 
 def test_added_and_special_tokens_keep_their_place_and_their_role(tokenizer, pruned) -> None:
@@ -212,7 +190,6 @@ def test_the_same_counts_give_the_same_bytes_and_the_old_one_is_left_alone(token
     one, other = (prune_vocabulary(tokenizer, counts, size) for _ in range(2))
     assert one.tokenizer.backend_tokenizer.to_str() == other.tokenizer.backend_tokenizer.to_str()
     assert one.kept.tolist() == pruned.kept.tolist()
-    assert one.coverage.sample is None
     assert tokenizer.backend_tokenizer.to_str() == before
 
 
@@ -221,36 +198,12 @@ def test_other_counts_keep_other_tokens(tokenizer, pruned) -> None:
     assert other.kept.tolist() != pruned.kept.tolist()
 
 
-def test_a_larger_vocabulary_leaves_more_as_it_was(tokenizer, pruned) -> None:
-    larger = prune_vocabulary(tokenizer, counted(tokenizer, CORPUS), len(tokenizer) - 1)
-    assert larger.coverage.kept > pruned.coverage.kept
-
-
 def test_too_few_tokens_are_refused_with_the_least(tokenizer) -> None:
     counts = counted(tokenizer, CORPUS)
     least = least_of(tokenizer)
     assert len(prune_vocabulary(tokenizer, counts, least).kept) == least
     with pytest.raises(StudentError, match=f"at least {least}"):
         prune_vocabulary(tokenizer, counts, least - 1)
-
-
-@pytest.mark.parametrize("more", [0, 1000])
-def test_as_many_tokens_as_there_are_are_refused(tokenizer, more: int) -> None:
-    size = len(tokenizer) + more
-    with pytest.raises(StudentError, match=f"vocab={size}: .* has {len(tokenizer)} tokens; give fewer"):
-        prune_vocabulary(tokenizer, counted(tokenizer, CORPUS), size)
-
-
-def test_counts_that_say_nothing_or_are_of_another_tokenizer_are_refused(tokenizer) -> None:
-    size, counts = size_of(tokenizer), counted(tokenizer, CORPUS)
-    with pytest.raises(StudentError, match="no token of the corpus was counted"):
-        prune_vocabulary(tokenizer, np.zeros_like(counts), size)
-    longer = np.append(counts, np.int64(3))
-    with pytest.raises(StudentError, match=f"token {len(counts)} was counted"):
-        prune_vocabulary(tokenizer, longer, size)
-    # A table that is padded to a round number has rows that nobody counts.
-    longer[-1] = 0
-    assert len(prune_vocabulary(tokenizer, longer, size).kept) == size
 
 
 def test_a_merge_stays_with_what_it_is_made_of() -> None:
@@ -289,3 +242,33 @@ def test_other_models_and_endings_are_refused_by_name() -> None:
     words = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
     with pytest.raises(StudentError, match=r"is a WordLevel model.*WordPiece, BPE, Unigram"):
         prune_vocabulary(words, np.array([2, 1, 0]), 2)
+
+
+def test_the_note_says_what_pruning_does_to_the_texts(tokenizer, pruned) -> None:
+    counts, notes = counted(tokenizer, CORPUS), []
+    options = StudentOptions(sample_texts=lambda: CORPUS, on_note=notes.append)
+    prune_to_texts(tokenizer, counts, size_of(tokenizer), "compact", options)
+    ordinary = np.ones(len(counts), dtype=bool)
+    ordinary[tokenizer.convert_tokens_to_ids([*SPECIAL, "<topic>"])] = False
+    left = np.isin(np.arange(len(counts)), pruned.kept)
+    assert pruned.share == counts[ordinary & left].sum() / counts[ordinary].sum()
+    before, after = (sample_usage(one, CORPUS) for one in (tokenizer, pruned.tokenizer))
+    assert before[0] == pytest.approx(np.mean([len(row) - 2 for row in rows(tokenizer, CORPUS)]))
+    assert after[0] > before[0]
+    # No character of the corpus becomes unknown.
+    assert after[1] == 0
+    for text in (f"{pruned.share:.2%} of the corpus", f"{after[0]:.1f} tokens a text", f"{before[0]:.1f}"):
+        assert text in notes[0]
+
+
+def test_sizes_without_room_or_effect_are_refused(tokenizer) -> None:
+    counts, options = counted(tokenizer, CORPUS), StudentOptions()
+    for size in (len(tokenizer), len(tokenizer) + 1000):
+        with pytest.raises(StudentError, match=f"vocab={size}"):
+            prune_vocabulary(tokenizer, counts, size)
+    with pytest.raises(StudentError, match="no corpus"):
+        prune_to_texts(tokenizer, None, 200, "compact", options)
+    # A table that is padded to a round number has rows without a token.
+    padded = np.append(counts, np.int64(0))
+    size = size_of(tokenizer)
+    assert len(prune_vocabulary(tokenizer, padded, size).kept) == size

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save_file
+from threadpoolctl import threadpool_limits
 
 from distill.errors import StudentError
 from embedcache.teacher.load import quiet_transformers
@@ -19,8 +22,24 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run numpy and torch on one thread inside the block.
+
+    Several threads sum parts of an array each, so their number would decide how the result is rounded.
+    """
+    threads = torch.get_num_threads()
+    with threadpool_limits(1):
+        # The limits do not reach torch's bundled libraries.
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+
+
 def transformer_of(teacher: SentenceTransformer, student: str) -> Any:
-    """Return the first module of a teacher whose tokenizer a student takes over.
+    """Return the first module of a teacher, whose tokenizer a student reuses.
 
     Args:
         teacher: the teacher.
@@ -30,27 +49,21 @@ def transformer_of(teacher: SentenceTransformer, student: str) -> Any:
         StudentError: if it is no transformer, or its tokenizer has no fast (Rust) backend.
     """
     first: Any = teacher[0]
-    if getattr(first, "model", None) is None:
+    if getattr(first, "model", None) is None or not getattr(first.tokenizer, "is_fast", False):
         raise StudentError(
-            f"student {student!r}: the teacher is a {type(first).__name__}, and this student takes layers or "
-            "a tokenizer over from a transformer; choose a teacher that is one"
-        )
-    tokenizer = getattr(first, "tokenizer", None)
-    if not getattr(tokenizer, "is_fast", False):
-        raise StudentError(
-            f"student {student!r}: the teacher's tokenizer is a {type(tokenizer).__name__} without a "
-            "fast (Rust) backend that could be taken over; choose another teacher"
+            f"student {student!r}: the teacher is a {type(first).__name__}, expected a transformer with a "
+            "fast (Rust) tokenizer; use another teacher or student kind"
         )
     return first
 
 
 def as_module(model: PreTrainedModel, tokenizer: Any, like: Any) -> Transformer:
-    """Return ``model`` and ``tokenizer`` as a module, set up as it will be when it is opened from a folder.
+    """Return ``model`` and ``tokenizer`` as a module with the settings it has after a reload from a folder.
 
     Args:
-        model: a model with its weights; it is not copied.
-        tokenizer: its transformers tokenizer; it is copied.
-        like: the teacher's first module, whose way of cutting texts is taken over.
+        model: a model with its weights; not copied.
+        tokenizer: its transformers tokenizer; copied.
+        like: the teacher's first module, for its maximal length and casing.
 
     Raises:
         StudentError: if the tokenizer has no padding token.
@@ -59,36 +72,37 @@ def as_module(model: PreTrainedModel, tokenizer: Any, like: Any) -> Transformer:
 
     if tokenizer.pad_token_id is None:
         raise StudentError(
-            "the teacher's tokenizer has no padding token, and its student could not read texts of unequal "
-            "length at once; give it one (tokenizer.pad_token), save the teacher and build a cache with that"
+            "the teacher's tokenizer has no padding token; set one (tokenizer.pad_token), save the teacher "
+            "and build a cache with it"
         )
-    # Sentence-transformers sets a module up when it opens a folder. So that the weights need not be written
-    # and read for that, it opens a model of the same class and settings that has no layers and few tokens.
+    # sentence-transformers configures a module when it opens a folder. It opens an empty model of the same
+    # class and settings here, so the weights are neither written nor read.
     config = copy.deepcopy(model.config)
     config.num_hidden_layers = 0
     config.vocab_size = (config.pad_token_id or 0) + 1
-    # Weights that are thrown away are not to use up the caller's random numbers.
+    # The caller's random numbers are left as they are.
     with (
         TemporaryDirectory(prefix="distill-student-") as folder,
         quiet_transformers(),
         torch.random.fork_rng(devices=[]),
     ):
-        # A model's own save_pretrained writes in the first of several processes alone.
+        # save_pretrained of a model writes in the first of several processes only.
         config.architectures = [type(model).__name__]
         config.save_pretrained(folder)
         save_file(type(model)(config).state_dict(), Path(folder) / "model.safetensors", {"format": "pt"})
-        # Its files would carry the settings of whatever was encoded last.
+        # A tokenizer's files carry the settings of its last call.
         plain = copy.deepcopy(tokenizer)
         plain.backend_tokenizer.no_padding()
         plain.backend_tokenizer.no_truncation()
         plain.save_pretrained(folder)
+        local = {"local_files_only": True}
         module = Transformer(
             folder,
             max_seq_length=like.max_seq_length,
             do_lower_case=bool(getattr(like, "do_lower_case", False)),
-            model_kwargs={"local_files_only": True},
-            processor_kwargs={"local_files_only": True},
-            config_kwargs={"local_files_only": True},
+            model_kwargs=local,
+            processor_kwargs=local,
+            config_kwargs=local,
         )
     module.model = model
     model.config.name_or_path = ""

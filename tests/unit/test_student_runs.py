@@ -1,0 +1,118 @@
+"""Students built from their teacher go every way of a run: notes, record, card, resume, two processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from distill_helpers import HELD_OUT, TEXTS, build, small_run
+from safetensors.numpy import load_file
+from sentence_transformers import SentenceTransformer
+from training_children import Command, launch
+
+from distill.data.dataset import open_dataset
+from distill.layout import BEST, RECORD
+from distill.training.run import resume
+from distill.training.token_views import count_tokens
+from distill.training.tracking import TrainProgress
+from embedcache.cache import Cache
+from embedcache.teacher.tokenize import FastTokenizer
+
+pytest_plugins = ["distill_fixtures"]
+
+SPECS = ["compact:e=8,layers=2,vocab=106", "narrow:h=8,layers=2", "static:dim=8,vocab=110"]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory, teacher_folder: Path) -> Path:
+    """A corpus with a text of which a static student knows no token."""
+    folder = tmp_path_factory.mktemp("students")
+    corpus = folder / "texts.txt"
+    corpus.write_text("\n".join([*TEXTS, "漢字"]) + "\n", encoding="utf-8")
+    build(corpus, teacher_folder, folder / "cache")
+    return folder / "cache"
+
+
+def arrays(folder: Path) -> dict[str, np.ndarray]:
+    return {
+        f"{path.parent.name}/{name}": array
+        for path in sorted(folder.rglob("*.safetensors"))
+        for name, array in load_file(path).items()
+    }
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_student_learns_and_its_notes_are_printed_once_and_kept(cache, tmp_path, spec):
+    seen: list[TrainProgress] = []
+    run = small_run(cache, tmp_path / "run", student=spec, epochs=4, lr=5e-3, on_progress=seen.append)
+    start = small_run(cache, tmp_path / "start", student=spec, max_steps=1, lr=1e-9)
+    assert run.result.final_loss < start.result.final_loss
+    told = [progress.text for progress in seen if progress.phase == "note"]
+    assert tuple(told) == run.notes
+    assert "parameters" in told[-1]
+    assert any(note.startswith("vocabulary") for note in told) == ("vocab" in spec)
+    assert json.loads((run.folder / RECORD).read_text(encoding="utf-8"))["notes"] == told
+    card = (run.best / "README.md").read_text(encoding="utf-8")
+    assert all(text in card for text in (*told, spec))
+    vectors = SentenceTransformer(str(run.best), device="cpu").encode([*TEXTS[:5], "", "漢字"])
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
+
+
+class Stop(Exception):  # noqa: N818 - stands for the end of a process
+    pass
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_resumed_run_ends_with_the_same_weights(cache, tmp_path, spec):
+    settings = {"student": spec, "epochs": 2, "eval_every": 2, "lr": 5e-3, "checkpoint_every": 2}
+    whole = small_run(cache, tmp_path / "whole", **settings)
+
+    def stop(progress: TrainProgress) -> None:
+        if progress.phase == "train" and progress.step == 3:
+            raise Stop
+
+    with pytest.raises(Stop):
+        small_run(cache, tmp_path / "cut", **settings, on_progress=stop)
+    resumed = resume(tmp_path / "cut", threads=1)
+    assert (resumed.resumed, resumed.notes) == (2, whole.notes)
+    found, wanted = (arrays(run.best) for run in (resumed, whole))
+    assert found.keys() == wanted.keys()
+    assert all(found[name].tobytes() == wanted[name].tobytes() for name in wanted)
+
+
+def test_two_processes_train_a_static_student_as_one(cache, tmp_path):
+    for processes in (1, 2):
+        out = tmp_path / str(processes)
+        command = [
+            *("run", "--cache", str(cache), "--student", SPECS[2], "--out", str(out), "--epochs", "2"),
+            *("--batch-size", "32", "--held-out", str(HELD_OUT), "--lr", "5e-3", "--mixed-precision", "no"),
+            *("--device", "cpu", "--threads", "1"),
+        ]
+        ended = launch(Command(command), tmp_path / f"output-{processes}", processes)
+        assert ended == [0] * processes, (tmp_path / f"output-{processes}" / "0.txt").read_text()
+    one, two = (arrays(tmp_path / name / BEST) for name in "12")
+    assert one.keys() == two.keys()
+    for name, array in one.items():
+        np.testing.assert_allclose(two[name], array, rtol=0, atol=1e-4)
+    start = small_run(cache, tmp_path / "start", student=SPECS[2], max_steps=1, lr=1e-9)
+    moved = [np.abs(array - one[name]).max() for name, array in arrays(start.best).items()]
+    assert min(moved) > 1e-3, "students that do not move prove nothing"
+
+
+def test_without_its_head_a_student_is_saved_without_it(cache, tmp_path):
+    found = small_run(cache, tmp_path / "bare", student="static:dim=8", head="linear", drop_head=True)
+    names = [type(module).__name__ for module in SentenceTransformer(str(found.best), device="cpu")]
+    assert names == ["StaticEmbedding", "Dense", "Normalize"]
+
+
+def test_tokens_are_counted_in_the_training_rows_piece_by_piece(
+    built_cache: Path, tokenizer: FastTokenizer, monkeypatch
+):
+    monkeypatch.setattr("distill.data.tokens._COUNTED_AT_ONCE", 7)
+    cache = Cache(built_cache)
+    for dataset in (open_dataset(cache, limit=40, held_out=5), open_dataset(cache)):
+        ids = [tokenizer([text]).ids for text in dataset.texts(dataset.rows)]
+        wanted = np.bincount(np.concatenate(ids), minlength=tokenizer.vocabulary_size)
+        np.testing.assert_array_equal(count_tokens(cache, dataset, "original", tokenizer), wanted)
