@@ -36,8 +36,8 @@ def finished(built_cache, tmp_path_factory):
     students = []
     original = preparation.build_student
 
-    def remembered(spec, contract, live_teacher, **settings):
-        students.append(original(spec, contract, live_teacher, **settings))
+    def remembered(spec, contract, live_teacher, options=None, **settings):
+        students.append(original(spec, contract, live_teacher, options, **settings))
         return students[0]
 
     with pytest.MonkeyPatch.context() as patch:
