@@ -17,6 +17,7 @@ from distill.data.source import Share
 from distill.errors import ConfigError, StudentError
 from distill.losses.base import LossBatch
 from distill.students.build import build_student
+from distill.students.registry import StudentOptions
 from distill.training import objective_setup
 from distill.training.hidden_states import HiddenStates, choose_layers
 from distill.training.run import resume
@@ -61,8 +62,9 @@ def live(teacher_folder):
     return load_teacher(teacher_folder, device="cpu")
 
 
-def student_of(teacher, spec: str = COMPACT, **settings):
-    return build_student(spec, teacher.contract, lambda: teacher, **settings)
+def student_of(teacher, spec: str = COMPACT, count_tokens=None, **settings):
+    options = StudentOptions(count_tokens=count_tokens)
+    return build_student(spec, teacher.contract, lambda: teacher, options, **settings)
 
 
 def batch_of(model, texts: list[str]) -> Batch:
