@@ -1,0 +1,254 @@
+"""Intervals, p-values and spreads: equal to figures taken draw by draw, and right as often as they claim."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from distill.errors import DataError
+from distill.evaluation import stats
+from distill.evaluation.result import AVERAGE, Evaluation, Figure, ModelFacts, Outcomes, SuiteResult
+from distill.evaluation.stats import (
+    compare,
+    drawn,
+    holm,
+    interval,
+    over_seeds,
+    p_value,
+    percentiles,
+    retention_interval,
+    with_intervals,
+)
+
+
+def pairs(n: int = 60, seed: int = 0, noise: float = 1.0, texts: str = "") -> Outcomes:
+    rng = np.random.default_rng(seed)
+    gold = np.round(np.random.default_rng(0).random(n) * 5)  # many ties
+    return Outcomes.of_pairs(gold, np.round(gold + noise * rng.standard_normal(n), 1), texts)
+
+
+def figure(outcomes: Outcomes | None) -> Figure:
+    if outcomes is None:
+        return Figure(50.0, "spearman")
+    if outcomes.values is not None:
+        return Figure(float(outcomes.values.mean()), "accuracy", items=len(outcomes), outcomes=outcomes)
+    value = 100 * float(spearmanr(outcomes.gold, outcomes.predicted).statistic)
+    return Figure(value, "spearman", items=len(outcomes), outcomes=outcomes)
+
+
+def result(**outcomes: Outcomes | None) -> SuiteResult:
+    return SuiteResult({name: figure(one) for name, one in outcomes.items()})
+
+
+@pytest.mark.parametrize("block", [1, 150, 10**6])
+def test_every_draw_has_the_figure_of_the_items_drawn(monkeypatch, block):
+    monkeypatch.setattr(stats, "_BLOCK", block)
+    outcomes = pairs()
+    counts = np.concatenate(list(stats._counts(60, "s", 7, 3)), axis=1)
+    assert (counts.sum(axis=0) == 60).all()
+    items = [np.repeat(np.arange(60), draw) for draw in counts.T.astype(int)]
+    expected = [100 * spearmanr(outcomes.gold[rows], outcomes.predicted[rows]).statistic for rows in items]
+    np.testing.assert_allclose(drawn(outcomes, "s", 7, 3), expected, atol=1e-9)
+    of_values = drawn(Outcomes.of_values(outcomes.gold), "s", 7, 3)
+    np.testing.assert_allclose(of_values, [outcomes.gold[rows].mean() for rows in items])
+
+
+def test_draws_depend_on_name_size_and_seed_alone():
+    values = pairs().gold
+    first = drawn(Outcomes.of_values(values), "s", 50, 1)
+    np.testing.assert_array_equal(first, drawn(Outcomes.of_values(values), "s", 50, 1))
+    # Two models share the draws.
+    np.testing.assert_allclose(drawn(Outcomes.of_values(5 - values), "s", 50, 1), 5 - first)
+    assert (first != drawn(Outcomes.of_values(values), "t", 50, 1)).any()
+    assert (first != drawn(Outcomes.of_values(values), "s", 50, 2)).any()
+
+
+def accuracies(seed: int) -> tuple[Outcomes, float]:
+    return Outcomes.of_values(100.0 * (np.random.default_rng(seed).random(150) < 0.7)), 70.0
+
+
+def correlations(seed: int) -> tuple[Outcomes, float]:
+    x, y = np.random.default_rng(seed).multivariate_normal([0, 0], [[1, 0.6], [0.6, 1]], 200).T
+    # Of two normal variables (Kruskal, Journal of the American Statistical Association 53, 1958).
+    return Outcomes.of_pairs(x, y), 100 * 6 / np.pi * np.arcsin(0.3)
+
+
+@pytest.mark.parametrize("sample", [accuracies, correlations])
+def test_an_interval_holds_the_true_figure_as_often_as_it_claims(sample):
+    held = 0
+    for trial in range(200):
+        outcomes, true = sample(trial)
+        ends = interval(outcomes, draws=250, seed=trial)
+        assert ends is not None
+        held += ends[0] <= true <= ends[1]
+    assert 0.89 <= held / 200 <= 0.99
+
+
+def test_intervals_are_filled_in_for_sets_and_average():
+    before = result(a=pairs(), b=Outcomes.of_values(np.array([100.0, 0, 100, 100, 0, 100, 0, 100])))
+    after = with_intervals(before, 300)
+    assert with_intervals(before, 300) == after
+    widths = []
+    for name, one in after.figures.items():
+        assert one.interval is not None
+        assert one.interval[0] < one.value == before.figures[name].value < one.interval[1]
+        widths.append(np.ptp(one.interval))
+    # Errors of sets drawn apart from each other partly cancel out.
+    assert np.ptp(after.average_interval) < sum(widths) / 2
+    assert with_intervals(after, 0) == before
+
+
+@pytest.mark.parametrize("other", [None, Outcomes.of_pairs(np.array([1.0, 2.0]), np.array([0.1, 0.2]))])
+def test_without_items_or_with_too_few_there_is_no_interval(other):
+    after = with_intervals(result(a=pairs(), b=other), 200)
+    assert after.figures["a"].interval is not None
+    assert after.figures["b"].interval is None
+    assert after.average_interval is None
+    assert with_intervals(replace(result(a=pairs()), headline="a"), 100).average_interval is None
+
+
+def test_p_values_by_hand():
+    # 3 of 99 draws are at or below zero: 2 * (1 + 3) / 100.
+    differences = np.array([-1.0, -2.0, 0.0, *[5.0] * 96])
+    assert p_value(differences) == p_value(-differences) == pytest.approx(0.08)
+    assert p_value(np.full(99, 3.0)) == pytest.approx(0.02)
+    assert p_value(np.zeros(99)) == 1.0
+    assert p_value(np.full(99, np.nan)) is None
+
+
+def test_holm_by_hand():
+    # Smallest times three, next times two, largest times one; never falling.
+    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+    assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
+    assert holm([None, 0.02]) == [None, 0.02]
+
+
+def test_the_interval_of_retention_is_that_of_the_ratio_draw_by_draw():
+    teacher, student = (
+        result(a=pairs(), b=pairs(seed=1)),
+        result(a=pairs(noise=1.2), b=pairs(seed=1, noise=1.2)),
+    )
+    of = [
+        np.mean([drawn(one.outcomes, name, 200, 0) for name, one in model.figures.items()], axis=0)
+        for model in (student, teacher)
+    ]
+    ends = retention_interval(student, teacher, 200)
+    assert ends == pytest.approx(percentiles(100 * of[0] / of[1]))
+    # What is hard for both drops out: it is narrower than if each had draws of its own.
+    assert np.ptp(ends) < np.ptp(percentiles(100 * of[0] / np.roll(of[1], 1)))
+    assert retention_interval(teacher, teacher, 200) == pytest.approx((100, 100))
+
+
+@pytest.mark.parametrize(
+    "teacher",
+    [
+        result(b=pairs()),
+        result(a=pairs(), b=pairs()),
+        result(a=pairs(59)),
+        result(a=pairs(texts="other")),
+        result(a=None),
+        result(a=Outcomes.of_pairs(pairs().gold, -pairs().gold)),
+    ],
+)
+def test_no_interval_of_retention_without_the_same_items_and_a_teacher_above_zero(teacher):
+    assert retention_interval(result(a=pairs()), teacher, 50) is None
+
+
+@pytest.fixture
+def hard() -> np.ndarray:
+    """Predictions that are wrong on the same items for all models."""
+    return noisy(np.random.default_rng(0).random(300), 1, 0.4)
+
+
+def noisy(values: np.ndarray, seed: int, noise: float) -> np.ndarray:
+    return values + noise * np.random.default_rng(seed).standard_normal(len(values))
+
+
+def test_a_real_difference_is_found_and_an_absent_one_is_not(hard):
+    gold = np.random.default_rng(0).random(300)
+    a = result(real=Outcomes.of_pairs(gold, hard), absent=Outcomes.of_pairs(gold, noisy(hard, 2, 0.05)))
+    b = result(
+        real=Outcomes.of_pairs(gold, noisy(hard, 3, 0.3)),
+        absent=Outcomes.of_pairs(gold, noisy(hard, 4, 0.05)),
+    )
+    real, absent, average = compare(a, b, draws=500)
+    assert (real.verdict, absent.verdict) == ("A is better", "no difference shown")
+    assert 0 < real.interval[0] < real.difference < real.interval[1]
+    assert absent.interval[0] < 0 < absent.interval[1]
+    assert (average.label, average.difference) == (AVERAGE, pytest.approx(a.average - b.average))
+    turned = compare(b, a, draws=500)[0]
+    assert (turned.verdict, turned.p_value) == ("B is better", real.p_value)
+    # Items in common make a small difference visible.
+    of_a, of_b = (drawn(model.figures["real"].outcomes, "real", 500, 0) for model in (a, b))
+    assert np.ptp(real.interval) < np.ptp(percentiles(of_a - np.roll(of_b, 1)))
+
+
+def test_a_difference_is_claimed_where_there_is_none_no_more_often_than_the_level_allows():
+    rng = np.random.default_rng(5)
+    claimed = 0
+    for trial in range(100):
+        a, b = (result(x=Outcomes.of_values(100.0 * (rng.random(200) < 0.6))) for _ in "ab")
+        (row,) = compare(a, b, draws=300, seed=trial)
+        claimed += row.verdict != "no difference shown"
+    assert claimed <= 11
+
+
+def test_p_values_of_sets_are_corrected_for_their_number():
+    a = result(**{name: pairs(seed=1, noise=0.8) for name in "abc"})
+    b = result(**{name: pairs(seed=2, noise=1.2) for name in "abc"})
+    *sets, average = compare(a, b, draws=200)
+    assert [row.p_corrected for row in sets] == holm([row.p_value for row in sets])
+    assert sets[0].p_corrected > sets[0].p_value
+    assert average.p_corrected == average.p_value
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (result(a=pairs(59)), "different items"),
+        (result(a=Outcomes.of_pairs(pairs().gold[::-1].copy(), pairs().predicted)), "different items"),
+        (result(a=pairs(texts="other")), "different items"),
+        (result(a=Outcomes.of_values(pairs().gold)), "different items"),
+        (result(a=None), "not kept"),
+        (result(b=pairs()), "item by item"),
+        (replace(result(a=pairs()), headline=None), "item by item"),
+    ],
+)
+def test_other_items_are_refused(other, told):
+    with pytest.raises(DataError, match=told):
+        compare(other, result(a=pairs()), draws=100)
+
+
+def test_draws_too_few_to_show_anything_are_refused():
+    with pytest.raises(DataError, match="use 40"):
+        compare(result(a=pairs()), result(a=pairs()), draws=39)
+
+
+def model(name: str, seed: int | None, setting: str | None, value: float) -> tuple[ModelFacts, SuiteResult]:
+    facts = ModelFacts(name, run=f"/runs/{setting}/{name}", seed=seed, setting=setting)
+    return facts, SuiteResult({"a": Figure(value, "accuracy"), "b": Figure(2 * value, "accuracy")})
+
+
+def test_runs_that_differ_in_the_seed_alone_have_mean_and_deviation_of_every_figure():
+    teacher = (ModelFacts("big", "teacher"), SuiteResult({"a": Figure(50, "x"), "b": Figure(70, "x")}))
+    models = [
+        model("mse-seed0", 0, "mse", 10),
+        model("ckd-seed0", 0, "ckd", 99),
+        model("mse-seed1", 1, "mse", 20),
+        model("copy", 1, "mse", 99),
+        model("mse-seed2", 2, "mse", 60),
+        model("foreign", None, None, 99),
+    ]
+    (found,) = over_seeds(Evaluation("sts", (teacher, *models), teacher="big"))
+    # A seed counts once: a second run of it would make the spread look small.
+    assert (found.name, found.models) == ("mse", ("mse-seed0", "mse-seed1", "mse-seed2"))
+    assert found.figures["a"] == pytest.approx((30, np.std([10, 20, 60], ddof=1), 3))
+    assert found.figures[AVERAGE] == pytest.approx((45, np.std([15, 30, 90], ddof=1), 3))
+    assert found.figures["retention"][0] == pytest.approx(100 * 45 / 60)
+    seeds = [model(f"seed{seed}", seed, "ckd", seed) for seed in (0, 1)]
+    (unnamed,) = over_seeds(Evaluation("sts", tuple(seeds)))
+    assert unnamed.name == "ckd"
+    assert "retention" not in unnamed.figures
