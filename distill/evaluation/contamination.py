@@ -1,112 +1,204 @@
-"""Contamination: what of a test set a model has seen, in its training or when its checkpoint was chosen.
+"""Contamination: test sentences that a model was trained on, and test pairs its checkpoint was chosen on.
 
-Texts are compared without case, blanks and punctuation (:func:`embedcache.corpus.folding.fold`), so
-that tokenised and plain spellings meet. A sentence that is the same but for a word is another one here: a
-share of zero does not show that nothing alike was trained on.
+Texts are compared without case, blanks and punctuation, so that tokenised and plain spellings are equal. A
+text that differs by a word is another one: a count of zero does not show that nothing alike was trained on.
+Training texts are streamed; memory grows with the test sets alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
-from distill.evaluation.set_items import Items
+from distill.errors import DataError
+from distill.evaluation.task import Items, Progress, silent
+from distill.evaluation.testset import read_test_file
+from distill.layout import CONFIG
+from distill.record import RunRecord, read_record
 from embedcache.corpus.folding import fold
+from embedcache.fsio import sha256_file
+
+CONTAMINATION = "contamination"
+"""Key of a result's marks: set -> :class:`Seen` as a dict."""
+
+MUCH = 0.1
+"""Share of a set's pairs from which on choosing a checkpoint by them makes its figure worthless."""
+
+_ROWS_AT_ONCE = 16_384
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What of one test set is among the training texts.
+    """Part of a test set that a model has seen.
 
     Attributes:
-        sentences: distinct texts of the set, folded.
+        sentences: distinct texts of the set.
         sentences_seen: those among the training texts.
         pairs: items of two texts or more.
-        pairs_seen: those all of whose texts are among the training texts.
+        pairs_seen: those of which all texts are among the training texts.
+        selected_on: pairs in the development set that the checkpoint was chosen on.
     """
 
     sentences: int
     sentences_seen: int
     pairs: int
     pairs_seen: int
+    selected_on: int
 
-    def to_json(self) -> dict[str, object]:
-        """Return counts and shares (0 to 1); those of pairs are null for sets without pairs."""
-        return {
-            "sentences": self.sentences,
-            "sentences_seen": self.sentences_seen,
-            "sentences_share": _share(self.sentences_seen, self.sentences),
-            "pairs": self.pairs or None,
-            "pairs_seen": self.pairs_seen if self.pairs else None,
-            "pairs_share": _share(self.pairs_seen, self.pairs),
-        }
+    @property
+    def is_selected(self) -> bool:
+        """True where the checkpoint was chosen on a tenth of the set's pairs or more."""
+        return bool(self.selected_on) and self.selected_on >= MUCH * self.pairs
 
 
-class Overlap:
-    """Which texts of test sets occur in a stream of others; memory grows with the test sets alone.
+def contamination(
+    items: Items, run: Path | None, corpus: Path | None = None, progress: Progress = silent
+) -> dict[str, Seen]:
+    """Count the test sentences of each set that a run, and the run it was fine-tuned from, was trained on.
 
     Args:
-        sets: the items of each set; keys are given back by :meth:`seen`.
+        items: set -> its test items.
+        run: folder of a run; None of another model.
+        corpus: file of further training texts, as ``embedcache build`` reads it.
+        progress: called while training texts are read.
+
+    Raises:
+        DataError: if what the run was trained or chosen on is no longer there, or has changed.
+        EmbedCacheError: if texts cannot be read.
     """
-
-    def __init__(self, sets: Mapping[tuple[str, str], Items]) -> None:
-        self._sets = {
-            key: [tuple(fold(text) for text in item) for item in items] for key, items in sets.items()
-        }
-        self._wanted = {text for items in self._sets.values() for item in items for text in item}
-        self._met: set[str] = set()
-
-    def meet(self, texts: Iterable[str]) -> None:
-        """Look for the test sets' texts among ``texts``."""
-        self._met |= self._wanted.intersection(map(fold, texts))
-
-    def seen(self) -> dict[tuple[str, str], Seen]:
-        """Return what was met so far, by set."""
-        return {key: self._count(items) for key, items in self._sets.items()}
-
-    def _count(self, items: Items) -> Seen:
-        distinct = {text for item in items for text in item}
-        pairs = [item for item in items if len(item) > 1]
-        both = sum(all(text in self._met for text in item) for item in pairs)
-        return Seen(len(distinct), len(distinct & self._met), len(pairs), both)
+    folded = {name: [tuple(map(fold, item)) for item in of_set] for name, of_set in items.items()}
+    wanted = {text for of_set in folded.values() for item in of_set for text in item}
+    met: set[str] = set()
+    chosen: set[tuple[str, ...]] = set()
+    done = 0
+    for texts in _all_texts(run, corpus):
+        met |= wanted.intersection(map(fold, texts))
+        done += len(texts)
+        progress("training texts", done, 0)
+    for stage in _stages(run):
+        chosen |= {tuple(sorted(map(fold, pair))) for pair in _selection_pairs(*stage)}
+    return {name: _count(of_set, met, chosen) for name, of_set in folded.items()}
 
 
-def pairs_in(items: Items, chosen_on: Iterable[tuple[str, str]]) -> int:
-    """Return how many items of ``items`` are pairs of ``chosen_on``, whichever side comes first."""
-    known = {_pair(pair) for pair in chosen_on}
-    return sum(len(item) > 1 and _pair(item) in known for item in items)
+def marks(seen: dict[str, Seen]) -> dict[str, Any]:
+    """Return the marks of a result."""
+    return {CONTAMINATION: {name: asdict(one) for name, one in seen.items()}}
 
 
-def describe(seen: Mapping[str, Seen]) -> str:
-    """Return what was met of each set in words; sets of which nothing was met are counted."""
-    met = {name: one for name, one in seen.items() if one.sentences_seen}
-    parts = []
-    for name, one in met.items():
-        part = f"{name} {_part_of(one.sentences_seen, one.sentences, 'sentences')}"
-        if one.pairs_seen:
-            part += f", both sides of {_part_of(one.pairs_seen, one.pairs, 'pairs')}"
-        elif one.pairs:
-            part += ", both sides of no pair"
-        parts.append(part)
-    clean = [name for name in seen if name not in met]
-    if clean:
-        parts.append(f"nothing of {', '.join(clean)}")
-    return "; ".join(parts)
+def describe(seen: dict[str, Seen]) -> list[str]:
+    """Return a note for each set of which something was seen, and one for all others."""
+    notes = []
+    for name, one in seen.items():
+        if one.sentences_seen:
+            share = (
+                f"{one.sentences_seen} of {one.sentences} sentences, {one.pairs_seen} of {one.pairs} pairs"
+            )
+            notes.append(f"seen in training: {share} of {name}")
+        if one.selected_on:
+            mark = "SELECTED ON TEST PAIRS: " if one.is_selected else ""
+            notes.append(f"{mark}checkpoint chosen on {one.selected_on} of {one.pairs} pairs of {name}")
+    clean = [name for name, one in seen.items() if not one.sentences_seen]
+    return [*notes, f"seen in training: nothing of {', '.join(clean)}"] if clean else notes
 
 
-def per_cent(part: int, whole: int) -> str:
-    """Return the share of ``part`` in words; what is there but rounds to nothing is not called nothing."""
-    share = 100 * part / whole
-    return "< 0.1 %" if 0 < share < 0.05 else f"{share:.1f} %"
+def _count(items: Sequence[tuple[str, ...]], met: set[str], chosen: set[tuple[str, ...]]) -> Seen:
+    distinct = {text for item in items for text in item}
+    pairs = [item for item in items if len(item) > 1]
+    seen = sum(met.issuperset(item) for item in pairs)
+    selected = sum(tuple(sorted(item)) in chosen for item in pairs)
+    return Seen(len(distinct), len(distinct & met), len(pairs), seen, selected)
 
 
-def _part_of(part: int, whole: int, what: str) -> str:
-    return f"{part} of {whole} {what} ({per_cent(part, whole)})"
+def _stages(run: Path | None) -> Iterator[tuple[Path, RunRecord, dict[str, Any]]]:
+    """Yield folder, record and configuration of a run and of those it was fine-tuned from."""
+    import yaml
+
+    while run is not None:
+        record = read_record(run)
+        try:
+            config = yaml.safe_load((run / CONFIG).read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError):
+            config = None
+        if record is None or not isinstance(config, dict):
+            raise DataError(f"{run}: no record or configuration that says what it was trained on")
+        yield run, record, config
+        run = Path(record.start.run) if record.start is not None and record.start.run else None
 
 
-def _share(part: int, whole: int) -> float | None:
-    return round(part / whole, 6) if whole else None
+def _all_texts(run: Path | None, corpus: Path | None) -> Iterator[Sequence[str]]:
+    from embedcache.corpus.readers import ReadOptions, ReadReport, read_batches
+    from embedcache.corpus.sources import expand_sources
+
+    for _, record, config in _stages(run):
+        yield from _corpus_texts(record, config) if record.kind == "run" else [_file_texts(record, config)]
+    if corpus is not None:
+        for batch in read_batches(expand_sources([corpus]), ReadOptions(), ReadReport()):
+            yield batch.texts
 
 
-def _pair(texts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted(map(fold, texts)))
+def _corpus_texts(record: RunRecord, config: dict[str, Any]) -> Iterator[Sequence[str]]:
+    """Yield the distinct rows of the corpus that the run's settings select, held-out ones included."""
+    from distill.data.dataset import seen_rows
+    from embedcache.cache import Cache
+    from embedcache.corpus.part import ORIGINAL
+
+    if record.cache is None or record.teacher is None or not Path(record.cache).is_dir():
+        raise DataError(f"training texts are missing: no cache {record.cache}; leave out --contamination")
+    cache = Cache(record.cache)
+    corpus = cache.corpus(record.corpus.name)
+    if corpus.info.digest != record.corpus.digest:
+        raise DataError(f"corpus {corpus.name!r} of {record.cache} has changed; leave out --contamination")
+    training = config.get("training") or {}
+    views = [
+        corpus if name == ORIGINAL else corpus.view(name) for name in training.get("views") or [ORIGINAL]
+    ]
+    teacher, limit = record.teacher.contract_id, training.get("limit")
+    rows = seen_rows(cache, corpus, views[0], record.where, teacher, limit)
+    for view in views:
+        for first in range(0, len(rows), _ROWS_AT_ONCE):
+            yield view.texts(rows[first : first + _ROWS_AT_ONCE])
+
+
+def _file_texts(record: RunRecord, config: dict[str, Any]) -> list[str]:
+    """Return the texts of the file that a run was fine-tuned on."""
+    from distill.classification.rows import Columns, read_labelled
+    from distill.data.triples import Triples, read_sentences, read_triples
+    from embedcache.pairs import SEPARATOR
+
+    limit, columns = (config.get("training") or {}).get("limit"), config.get("columns")
+    found: Iterable[Sequence[str]]
+    if record.labels is not None:
+        data = config["data"]
+        where = Columns(data["text"], data["text2"], data["label"], data["format"])
+        found = [
+            text.split(SEPARATOR)
+            for text in read_labelled(data["train"], where, data["rows"] or (), limit=limit).texts
+        ]
+    else:
+        rows: Triples
+        if config.get("sentences"):
+            column = columns[0] if columns else None
+            rows = read_sentences(
+                config["sentences"], column=column, format=config.get("format"), limit=limit
+            )
+        else:
+            rows = read_triples(config["triples"], columns=columns, format=config.get("format"), limit=limit)
+        found = list(zip(*rows.columns, strict=True))
+    if len(found) != record.corpus.rows:
+        raise DataError(
+            f"{record.corpus.name} has {len(found)} rows, had {record.corpus.rows} in training; leave out "
+            "--contamination"
+        )
+    return [text for row in found for text in row]
+
+
+def _selection_pairs(run: Path, record: RunRecord, config: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return the pairs that the run's checkpoint was chosen on; classifiers are chosen on labelled texts."""
+    path = (config.get("evaluation") or {}).get("data")
+    if path is None or record.labels is not None:
+        return []
+    if not Path(path).is_file() or (record.dev is not None and sha256_file(Path(path)) != record.dev.sha256):
+        raise DataError(f"{run}: development set {path} is missing or has changed; leave out --contamination")
+    return list(read_test_file(path, ("sentence1", "sentence2")).rows)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from distill.errors import DistillError
-from distill.evaluation.contamination import Overlap, Seen, describe, pairs_in, per_cent
 from distill.evaluation.encoding import Progress, silent
 from distill.evaluation.kept import Noted
+from distill.evaluation.old_contamination import Overlap, Seen, describe, pairs_in, per_cent
 from distill.evaluation.origin_keys import CONTAMINATION, MUCH, SELECTED_ON, TRAINED_ON
 from distill.evaluation.set_items import HasTestItems, Items
 from distill.evaluation.tasks import Spec, Task
