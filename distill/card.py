@@ -8,7 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from distill.errors import DistillError
+from distill.layout import BEST
+from distill.report import rows, writers
 from distill.students.spec import is_from_teacher
+from embedcache.errors import EmbedCacheError
 from embedcache.fsio import write_bytes
 
 CARD = "README.md"
@@ -131,6 +135,31 @@ def with_evaluation(card: str, evaluation: str) -> str:
     if count:
         return changed
     return card + ("\n" if card.endswith("\n") else "\n\n") + section + "\n"
+
+
+def update_card(run: Path) -> str | None:
+    """Write the kept evaluations of a run on its model card, where it has one.
+
+    Returns:
+        Why the card could not be updated; None if it was, or there is nothing to write.
+    """
+    card = run / BEST / CARD
+    try:
+        if not card.is_file():
+            return None
+        before = card.read_bytes().decode()  # bytes: line ends stay as they are
+        (*_, student) = found = rows([run])
+        if not student.suites:
+            return None
+        # Notes of the report stay out: the card is about the model, not about what is missing.
+        after = with_evaluation(
+            before, "## Evaluation\n\n" + writers.markdown(found, "###", details=False).strip()
+        )
+        if after != before:
+            write_bytes(card, after.encode())
+    except (DistillError, EmbedCacheError, OSError, ValueError) as error:
+        return f"{card}: not updated: {error}"
+    return None
 
 
 def _between_marks(text: str) -> str:

@@ -97,6 +97,7 @@ def compare_command(
     if as_json:
         click.echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
         return
-    from distill.evaluation.comparison_table import render
+    from distill.report.compare import comparison_tables
+    from distill.report.writers import terminal_tables
 
-    table_console().print(render(found))
+    table_console().print(terminal_tables(comparison_tables(found), found.notes))

@@ -12,7 +12,6 @@ from distill.cli.data import data_command
 from distill.cli.evaluate import evaluate_command
 from distill.cli.finetune import finetune_command
 from distill.cli.kb import kb_command
-from distill.cli.leaderboard import leaderboard_command
 from distill.cli.losses import losses_command
 from distill.cli.pipeline import pipeline_command
 from distill.cli.predict import predict_command
@@ -52,7 +51,6 @@ cli.add_command(data_command)
 cli.add_command(evaluate_command)
 cli.add_command(suites_command)
 cli.add_command(compare_command)
-cli.add_command(leaderboard_command)
 cli.add_command(report_command)
 cli.add_command(export_command)
 

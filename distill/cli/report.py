@@ -1,103 +1,73 @@
-"""``distill report``: what is known of runs, as a page, as Markdown or as JSON."""
+"""``distill report``: runs side by side as tables, Markdown, JSON, a page or a picture."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
-
-from distill.cli.ticker import watched
-from distill.evaluation.suites import SUITES
 
 _ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json", ".svg": "svg"}
 
 
 @click.command("report")
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write it here.  [default: print it]"
-)
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write to FILE.", metavar="FILE")
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["html", "md", "json", "svg"]),
-    help="html: one page that needs nothing from outside; svg: retention over size and speed, a picture.  "
-    "[default: by the ending of --out, else md]",
+    type=click.Choice(["table", "details", "md", "json", "html", "svg"]),
+    help="Form of the report.  [default: by the ending of --out, else table]",
 )
-@click.option(
-    "--data",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of test files: evaluate on it what was not evaluated yet.  [default: evaluate nothing]",
-)
-@click.option(
-    "--suite",
-    "suites",
-    multiple=True,
-    type=click.Choice(list(SUITES)),
-    help="Report this suite alone; repeatable.  [default: all that were evaluated or, with --data, can be]",
-)
-@click.option(
-    "--neighbours",
-    type=click.IntRange(min=0),
-    default=5,
-    show_default=True,
-    help="Show the nearest neighbours of so many held-out sentences; 0: none, and no model is loaded",
-)
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps")
+@click.option("--suite", "suites", multiple=True, metavar="SUITE", help="Show this suite alone; repeatable.")
 def report_command(
-    runs: tuple[Path, ...],
-    out: Path | None,
-    form: str | None,
-    data: Path | None,
-    suites: tuple[str, ...],
-    neighbours: int,
-    device: str,
+    runs: tuple[Path, ...], out: Path | None, form: str | None, suites: tuple[str, ...]
 ) -> None:
-    """Report on runs: scores, curves, charts, neighbours, configurations.
+    """Rank runs beside their teachers by the evaluations kept in their folders.
 
-    RUN is the folder of a run, or one with runs anywhere below it, such as a sweep's.
+    RUN is the folder of a run, or a folder with runs anywhere below it, such as that of a sweep. Runs that
+    differ by their seed alone are one row: mean and standard deviation.
 
-    Evaluations kept in the runs' folders (by 'distill eval' and 'distill sweep') are used; what is missing is
-    told.
+    \b
+    table    ranking: figures, retention, size, the paper's figure
+    details  ranking, and the figures of every set
+    html     one page with charts that loads nothing from outside
+    svg      picture of retention over size, and over speed where the latency suite timed all
     """
-    import json
+    from distill.report import rows, writers
 
-    from distill.report.collect import collect_report
-    from distill.report.markdown import render_markdown
-
-    ending = out.suffix.lower() if out else ".md"
-    if form is None and ending not in _ENDINGS:
+    ending = out.suffix.lower() if out else ""
+    form = form or ("table" if out is None else _ENDINGS.get(ending))
+    if form is None:
         raise click.BadParameter(
-            f"{out}: expected a file that ends in {', '.join(_ENDINGS)}, or --format", param_hint="'--out'"
+            f"{out}: no format ends in {ending!r} (known: {', '.join(_ENDINGS)}); give --format",
+            param_hint="--out",
         )
-    form = form or _ENDINGS[ending]
-    if form in ("html", "svg"):
-        from distill.report.charts.style import require_matplotlib
+    found = rows(runs, suites)
+    if form in ("table", "details"):
+        from distill.cli.evaluate import table_console
 
-        require_matplotlib()  # before the work
-    if form == "svg":
-        neighbours = 0  # none are drawn
-    with watched("") as progress:
-        report = collect_report(
-            runs,
-            data=data,
-            suites=suites or None,
-            queries=neighbours,
-            device=device,
-            progress=progress,
-        )
-    if form == "html":
-        from distill.report.page import render_page
+        shown = writers.terminal(found, details=form == "details")
+        if out is None:
+            table_console().print(shown)
+            return
+        from rich.console import Console
 
-        text = render_page(report)
-    elif form == "svg":
-        from distill.report.charts.picture import front_picture
-
-        text = front_picture(report)
+        with (console := Console(width=200)).capture() as printed:
+            console.print(shown)
+        text = printed.get()
+    elif form == "md":
+        text = "# Distillation report\n\n" + writers.markdown(found)
     elif form == "json":
-        text = json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n"
+        text = json.dumps(writers.json(found), indent=2, ensure_ascii=False) + "\n"
+    elif form == "html":
+        from distill.report.page import page
+
+        text = page(found)
     else:
-        text = render_markdown(report)
+        from distill.report.charts import picture
+
+        text = picture(found)
     if out is None:
         click.echo(text, nl=False)
         return

@@ -323,22 +323,18 @@ def _console() -> Console:
 
 def _check_plot(plot: Path, suite: str | None) -> None:
     """Refuse before the work what could not be drawn after it."""
-    from distill.report.charts.style import require_matplotlib
-
     if plot.suffix.lower() != ".svg":
         raise click.BadParameter(f"{plot}: a picture is an SVG, name it FILE.svg", param_hint="--plot")
     if suite is None:
         raise click.UsageError("--plot draws what a suite says of the students: give --suite too")
-    require_matplotlib()
 
 
 def _draw(out: Path, suite: str, plot: Path) -> None:
     """Draw what 'distill report OUT --out FILE.svg' draws."""
-    from distill.report.charts.picture import front_picture
-    from distill.report.collect import collect_report
+    from distill.report import rows
+    from distill.report.charts import picture
     from distill.sweep.measured import SPEED_SUITE
     from embedcache.fsio import write_bytes
 
-    report = collect_report(out, suites=[suite, SPEED_SUITE], queries=0)
-    write_bytes(plot, front_picture(report).encode())
+    write_bytes(plot, picture(rows(out, [suite, SPEED_SUITE])).encode())
     click.echo(f"written to {plot}", err=True)

@@ -155,7 +155,7 @@ class Archive:
                 notes.append(fault)
         if fresh:
             # What a card says is put together from what is kept, and that is found here.
-            from distill.report.run_card import update_card
+            from distill.card import update_card
 
             if fault := update_card(run):
                 notes.append(fault)

@@ -1,6 +1,5 @@
-"""Reports on finished runs: data collected once, shown as a page, as Markdown or as JSON."""
+"""Reports on runs: one row model, shown as tables, JSON, a page and model cards."""
 
-from distill.report.collect import collect_report
-from distill.report.data import Report
+from distill.report.rows import Row, rows
 
-__all__ = ["Report", "collect_report"]
+__all__ = ["Row", "rows"]

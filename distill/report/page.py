@@ -1,132 +1,111 @@
-"""A report as one page that needs nothing from outside: no script, no font, no picture."""
+"""A report as one HTML page that loads nothing: no script, no font, no picture from outside."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
-from distill.evaluation.suites import SUITES
-from distill.report.charts.style import Chart, require_matplotlib
-from distill.report.data import Report
-from distill.report.tables import (
-    Table,
-    contract_tables,
-    further_table,
-    gather_notes,
-    paper_table,
-    runs_table,
-    suite_table,
-    summary_table,
-)
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-if TYPE_CHECKING:
-    from jinja2 import Template
-
-_TEMPLATE = "page.html.j2"
+from distill.layout import CONFIG
+from distill.record import read_record
+from distill.report import charts, tables
+from distill.report.rows import Row, suites_of
+from distill.report.tables import NOTHING, Table
 
 
-@dataclass(frozen=True)
-class Section:
-    """A part of the page under a head of its own.
-
-    Attributes:
-        name: the anchor.
-        title: the head.
-        intro: a sentence below it.
-        charts: drawings.
-        tables: tables.
-        folded: tables that are shown when somebody opens them.
-    """
-
-    name: str
-    title: str
-    intro: str = ""
-    charts: Sequence[Chart] = ()
-    tables: Sequence[Table] = ()
-    folded: Sequence[Table] = ()
-
-
-def render_page(report: Report) -> str:
-    """Return the page.
-
-    Raises:
-        MissingExtraError: if matplotlib is not installed.
-    """
-    require_matplotlib()
+def page(rows: Sequence[Row]) -> str:
+    """Return the page."""
+    runs = {run.name: run for row in rows for run in row.runs}
+    teachers = dict.fromkeys(row.name for row in rows if row.is_teacher)
+    students = sum(not row.is_teacher for row in rows)
+    counts = [
+        f"{count} {name}{'s' * (count != 1)}" for count, name in ((students, "student"), (len(runs), "run"))
+    ]
     return _template().render(
-        report=report,
-        summary=summary_table(report),
-        sections=_sections(report),
-        runs=runs_table(report),
-        contracts=contract_tables(report),
-        notes=gather_notes(report),
-        subtitle=_subtitle(report),
-        names={model.key: model.name for model in report.models},
-        teachers={teacher.key for teacher in report.teachers},
+        light=charts.LIGHT,
+        dark=charts.DARK,
+        subtitle=" · ".join([*counts, *(f"teacher {name}" for name in teachers)]),
+        summary=tables.summary(rows),
+        notes=tables.notes(rows),
+        charts=charts.page_charts(rows),
+        papers=tables.papers(rows),
+        suites=[
+            (suite, charts.bars(rows, suite), tables.of_suite(rows, suite), tables.further(rows, suite))
+            for suite in suites_of(rows)
+        ],
+        curves=charts.curves(rows),
+        runs=_runs(rows),
+        contracts=_contracts(runs.values()),
+        configs={name: _text(run / CONFIG) for name, run in runs.items()},
     )
 
 
-def _sections(report: Report) -> list[Section]:
-    from distill.report.charts.bars import bar_charts
-    from distill.report.charts.curves import curve_charts
-    from distill.report.charts.fronts import front_charts
-    from distill.report.charts.plane import SUITE, plane_chart
-    from distill.report.charts.scatter import scatter_charts
-
-    papers, fronts = paper_table(report), front_charts(report)
-    sections = []
-    if fronts or papers:
-        sections.append(
-            Section(
-                "cost",
-                "Quality, size and speed",
-                charts=fronts,
-                tables=[papers] if papers else [],
-            )
-        )
-    for suite in report.suites:
-        charts = bar_charts(report, suite)
-        intro = SUITES[suite].summary if suite in SUITES else ""
-        if suite == SUITE and (plane := plane_chart(report)) is not None:
-            charts.append(plane)
-        further = further_table(report, suite)
-        sections.append(
-            Section(
-                f"suite-{suite}",
-                suite,
-                intro,
-                charts,
-                tables=[suite_table(report, suite)],
-                folded=[further] if further else [],
-            )
-        )
-    if scatters := scatter_charts(report):
-        sections.append(Section("scatter", "What people said, and the cosine", "", scatters))
-    if curves := curve_charts(report):
-        sections.append(Section("curves", "Learning curves", "", curves))
-    return sections
+def _runs(rows: Sequence[Row]) -> Table:
+    """Return one row per run: data, student, loss and length of its training."""
+    columns: dict[str, list[str]] = {}
+    runs = [run for row in rows for run in row.runs]
+    for place, run in enumerate(runs):
+        for name, value in {"run": run.name, **_facts(run)}.items():
+            columns.setdefault(name, [NOTHING] * len(runs))[place] = value
+    return Table("Runs", list(columns), list(zip(*columns.values(), strict=True)))
 
 
-def _subtitle(report: Report) -> str:
-    def counted(number: int, name: str) -> str:
-        return f"{number} {name}{'' if number == 1 else 's'}"
+def _facts(run: Path) -> dict[str, str]:
+    record = read_record(run)
+    if record is None:
+        return {}
+    result = record.result
+    facts: dict[str, Any] = {
+        "seed": record.seed,
+        "student": record.student,
+        "loss": record.loss,
+        "recipe": record.recipe,
+        "teacher": " + ".join(teacher.name for teacher in record.teachers),
+        "corpus": record.corpus.name,
+        "rows": record.rows,
+        "held out": record.held_out,
+        "steps": result and result.steps,
+        "best step": result and result.best_step,
+        "training time": result and duration(result.seconds),
+        "rows/s": result and round(result.rows_per_second),
+    }
+    return {
+        name: f"{value:,}" if isinstance(value, int) else str(value)
+        for name, value in facts.items()
+        if value not in (None, "")
+    }
 
-    told = [counted(len(report.students), "student"), counted(len(report.runs), "run")]
-    if report.teachers:
-        told.append("teacher " + ", ".join(teacher.name for teacher in report.teachers))
-    corpora = dict.fromkeys(str(run.facts["corpus"]) for run in report.runs if run.facts.get("corpus"))
-    if corpora:
-        told.append("corpus " + ", ".join(corpora))
-    return " · ".join(told)
+
+def _contracts(runs: Sequence[Path] | Any) -> list[Table]:
+    """Return the contract of every teacher, each once."""
+    found: dict[str, Table] = {}
+    for record in filter(None, map(read_record, runs)):
+        for teacher in record.teachers:
+            cells = [(key, str(value) or "none") for key, value in teacher.contract.items()]
+            title = f"Contract of {teacher.name}"
+            found.setdefault(f"{title} {cells}", Table(title, ["field", "value"], cells))
+    return list(found.values())
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its two largest units."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else "missing"
 
 
 @cache
 def _template() -> Template:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    # Whatever a run says of itself is text; only drawings made here are let through, by name.
+    # Text from runs is escaped; only our own drawings are let through, by name.
     environment = Environment(
         loader=PackageLoader("distill.report", "."),
         autoescape=True,
@@ -134,4 +113,4 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(_TEMPLATE)
+    return environment.get_template("page.html.j2")

@@ -1,83 +1,100 @@
-"""The paper's figure for a student that was trained as one of its recipes says."""
+"""Figure of a paper for a student that was trained by one of its recipes, or nearly so."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from distill.config_sources import over_recipe
 from distill.recipe import Recipe, recipes
-from distill.report.data import Paper
-from distill.report.folder import RunFolder, flat
+from distill.record import RunRecord
 from distill.students.spec import ALIASES as STUDENTS
 
 TEACHER = "teacher"
-"""What the figures of a recipe call the teacher's."""
+"""Name of the teacher's figure among those of a recipe."""
 
 _ALIASES = {spec.rpartition("/")[2].lower(): alias for alias, spec in STUDENTS.items()}
 
 
-def find_paper(run: RunFolder, suites: Collection[str] = ()) -> Paper | None:
-    """Return what a paper says of the run's student and loss; None where no recipe has both.
+@dataclass(frozen=True)
+class Paper:
+    """Figure of a paper for a student like this.
 
-    That is the recipe which the run was started with. Where it names none, or was given another student or
-    loss, it is a recipe of its student and loss: before others one whose figures are of ``suites``, which the
-    run was evaluated on, and of those the one with the fewest other settings that differ. All that differ are
-    told.
+    Attributes:
+        recipe: recipe with the same student and loss.
+        figure: the paper's figure.
+        teacher: figure of the paper's teacher; None where the paper has none.
+        measure: name of the measure.
+        suite: suite that measures the same; None where none does.
+        relative: True where the figure is in per cent of the paper's teacher.
+        source: paper, table and row.
+        differences: settings that differ: (key, the recipe's value, the run's value).
+    """
+
+    recipe: str
+    figure: float
+    teacher: float | None
+    measure: str
+    suite: str | None
+    relative: bool
+    source: str
+    differences: tuple[tuple[str, str, str], ...]
+
+
+def find_paper(record: RunRecord, config: Mapping[str, Any], suites: Collection[str] = ()) -> Paper | None:
+    """Return the paper's figure for a run's student and loss; None where no recipe has both.
+
+    The recipe is the one the run was started with. Where that is of another student or loss, or there is
+    none, it is the recipe with a figure of ``suites``, else any, that has the fewest differing settings.
     """
     there = recipes()
-    named = there.get(str(run.record.get("recipe")))
-    if named is not None and (paper := _compare(run, named)) is not None:
+    named = there.get(str(record.recipe))
+    if named is not None and (paper := _compare(record, config, named)) is not None:
         return paper
-    kind = str(run.record.get("kind", "run"))
-    found = [_compare(run, recipe) for recipe in there.values() if recipe.kind == kind]
+    found = [_compare(record, config, recipe) for recipe in there.values() if recipe.kind == record.kind]
     papers = [paper for paper in found if paper is not None]
     return min(papers, key=lambda one: (one.suite not in suites, len(one.differences)), default=None)
 
 
-def _compare(run: RunFolder, recipe: Recipe) -> Paper | None:
-    loss = str(run.record.get("loss"))
-    student = short_name(str(run.record.get("student")))
-    named = recipe.config.get("student", {}).get("spec")
-    if named is None or short_name(str(named)) != student:
+def short_name(spec: str) -> str:
+    """Return a student's alias, or the last part of its hub id or path, in small letters."""
+    last = spec.rstrip("/").rpartition("/")[2].partition("@")[0].lower()
+    return _ALIASES.get(last, last)
+
+
+def _compare(record: RunRecord, config: Mapping[str, Any], recipe: Recipe) -> Paper | None:
+    student, own = (recipe.config.get(group, {}) for group in ("student", "loss"))
+    figure = _figure(recipe, record.loss, own.get("name"))
+    if figure is None or short_name(str(student.get("spec", "none"))) != short_name(record.student):
         return None
-    figure = _figure(recipe, loss)
-    if figure is None:
-        return None
-    own = recipe.config.get("loss", {}).get("name")
-    expected = over_recipe(recipe.config, {"loss": {"name": loss}} if own else {})
-    about = recipe.about
+    expected = flat(over_recipe(recipe.config, {"loss": {"name": record.loss}} if own.get("name") else {}))
+    there, about = flat(config), recipe.about
     return Paper(
         recipe=recipe.name,
         figure=figure,
-        teacher=about.figures.get(TEACHER),
+        teacher=100.0 if about.relative else about.figures.get(TEACHER),
         measure=about.measure,
         suite=about.suite,
         relative=about.relative,
         source=f"{about.paper}, {about.table}",
-        differences=tuple(_differences(expected, run.config)),
+        differences=tuple(
+            (key, str(value), str(there.get(key)))
+            for key, value in expected.items()
+            if key != "student.spec" and there.get(key) != value
+        ),
     )
 
 
-def _figure(recipe: Recipe, loss: str) -> float | None:
+def _figure(recipe: Recipe, loss: str, own: str | None) -> float | None:
     figures = {row: figure for row, figure in recipe.about.figures.items() if row != TEACHER}
-    if loss in figures:
-        return figures[loss]
-    # The one row of a recipe's own loss has the paper's name for it.
-    is_own = loss == recipe.config.get("loss", {}).get("name")
-    return next(iter(figures.values())) if is_own and len(figures) == 1 else None
+    # A single row has the paper's name of the recipe's own loss.
+    return figures.get(loss, next(iter(figures.values())) if loss == own and len(figures) == 1 else None)
 
 
-def _differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    there = flat(found)
-    return [
-        (key, str(value), str(there.get(key)))
-        for key, value in flat(expected).items()
-        if key != "student.spec" and there.get(key) != value
-    ]
-
-
-def short_name(spec: str) -> str:
-    """Return a student's short name, in small letters, whatever place or hub id it is called by."""
-    last = spec.rstrip("/").rpartition("/")[2].partition("@")[0].lower()
-    return _ALIASES.get(last, last)
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings as dotted key -> value."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found

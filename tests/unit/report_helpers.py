@@ -19,6 +19,7 @@ from distill.evaluation.options import BOOTSTRAP
 from distill.evaluation.result import ModelReport
 from distill.evaluation.scores import Draws, PairOutcomes, Scores, SetScore, SetScores
 from distill.evaluation.stopwatch import Timing
+from distill.record import CorpusRecord, RunRecord, TeacherRecord, TrainResult, digest_of
 
 CONTRACT = {"architecture": "a1b2", "dimension": 384, "pooling": "mean", "prompt": "", "weights": "c3d4"}
 TEACHER_SETS = {"sts12": 72.4, "stsb": 82.0, "sickr": 77.2}
@@ -52,36 +53,31 @@ def make_run(
         **settings,
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
-    teacher = {
-        "name": "minilm-l6",
-        "spec": "minilm-l6",
-        "contract_id": "4fb0",
-        "contract": CONTRACT,
-        "share": 1.0,
-    }
-    result = {
-        "best_score": 0.71 + seed / 100,
-        "best_step": 8,
-        "steps": 10,
-        "seconds": 71.2,
-        "rows_per_second": 1333.1,
-    }
-    record = {
-        "version": 1,
-        "teacher": teacher,
-        "teachers": [teacher],
-        "cache": config["cache"],
-        "corpus": {"name": "mix", "rows": 400_000, "digest": "9725"},
-        "rows": 59_000,
-        "held_out": 4,
-        "student": student,
-        "parameters": parameters,
-        "dev": {"name": "stsb_dev.tsv", "sha256": "7052"},
-        "loss": loss,
-        "result": result if finished else None,
-        **({"recipe": recipe} if recipe else {}),
-    }
-    (folder / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    start = TeacherRecord(name="minilm-l6", spec="minilm-l6", contract_id="4fb0", contract=CONTRACT)
+    result = TrainResult(
+        steps=10,
+        total_steps=10,
+        best_step=8,
+        best_score=0.71 + seed / 100,
+        selected_by="dev_spearman",
+        final_loss=1.2,
+        seconds=71.2,
+        rows_per_second=1333.1,
+    )
+    RunRecord(
+        identity="i",
+        seeds=[seed],
+        setting=digest_of({key: value for key, value in config.items() if key not in ("seed", "cache")}),
+        recipe=recipe,
+        teachers=[start],
+        corpus=CorpusRecord(name="mix", rows=400_000, digest="9725"),
+        rows=59_000,
+        held_out=4,
+        student=student,
+        parameters=parameters,
+        loss=loss,
+        result=result if finished else None,
+    ).write(folder)
     lines = []
     for step in range(1, 11):
         lines.append({"step": step, "dev_spearman": 0.7 - 0.4 / step + seed / 100})
@@ -142,7 +138,8 @@ def keep(
 ) -> None:
     """Keep an evaluation in the run's folder, as ``distill eval`` does."""
     models = [one.to_json() for one in (teacher, model) if one is not None]
-    digest = {"student": str(model_digest(str(folder))), "sentences": "s"}
+    settings = json.dumps(facts, sort_keys=True)
+    digest = {"student": str(model_digest(str(folder))), "sentences": "s", "settings": settings}
     result = {**facts, "suite": suite, "models": models, "notes": list(notes)}
     beside = None if teacher is None else Noted(teacher)
     write_kept(folder, new_kept(suite, digest, None, result, Noted(model), beside))

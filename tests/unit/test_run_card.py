@@ -9,13 +9,10 @@ import pytest
 from kept_helpers import Bench
 from report_helpers import keep, keep_geometry, make_run, report, set_scores
 
-from distill.card import EVALUATION_BEGIN, EVALUATION_END, with_evaluation
+from distill.card import EVALUATION_BEGIN, EVALUATION_END, update_card, with_evaluation
 from distill.digests import folder_digest, model_digest
 from distill.evaluation.kept import all_kept
-from distill.report import collect_report
-from distill.report.markdown import render_table
-from distill.report.run_card import render_evaluation, update_card
-from distill.report.tables import suite_table, summary_table
+from distill.report import rows, writers
 from embedcache import fsio
 
 SETS = {"stsb": 60.0, "sickr": 70.0}
@@ -34,11 +31,9 @@ def test_the_card_says_what_the_report_says(tmp_path):
     card = card_of(run)
     assert update_card(run) is None
     text = card.read_text(encoding="utf-8")
-    found = collect_report(run, queries=0)
-    assert render_table(summary_table(found)) in text
-    for suite in ("sts", "geometry"):
-        assert f"### {suite}\n\n{render_table(suite_table(found, suite))}" in text
-    assert "| A | bert-tiny l2 | T | 65.00 |" in text
+    assert writers.markdown(rows(run), "###", details=False).strip() in text
+    assert "### geometry" in text
+    assert "| run | 1 | 65.00" in text
     # Main figures with their intervals; the others are in the report.
     assert "[58.50, 61.25]" in text
     assert "pearson" not in text
@@ -107,7 +102,6 @@ def test_where_there_is_no_card_or_nothing_to_say_none_is_written(tmp_path):
     card = card_of(bare)
     assert update_card(bare) is None
     assert card.read_bytes() == MARKED.encode()
-    assert render_evaluation(bare) is None
 
 
 def test_a_card_that_cannot_be_read_is_told_and_left(tmp_path):
@@ -151,7 +145,7 @@ class TestEvaluating:
 
         monkeypatch.setattr(fsio, "on_write_step", refuse)
         result = bench.evaluate()
-        (note,) = [note for note in result.notes if "model card" in note]
+        (note,) = [note for note in result.notes if str(card) in note]
         assert "read-only" in note
         assert card.read_bytes() == MARKED.encode()
         assert "sts" in all_kept(bench.run)

@@ -1,0 +1,339 @@
+"""Charts of a report: retention over size and speed, bars of a suite, training curves. One palette for all.
+
+Colours are placeholders while matplotlib draws. On a page they become CSS variables, so one SVG serves light,
+dark and print; a picture by itself gets the light palette. Series differ in marker and dash as well.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import cycle, islice
+from math import floor, log10
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullFormatter, NullLocator
+
+from distill.errors import DataError
+from distill.layout import METRICS
+from distill.report.rows import Row, Score, main_suite
+
+LIGHT = {
+    "ink": "#1b1f24",
+    "muted": "#59636e",
+    "grid": "#d9dee3",
+    "s0": "#0b63b0",
+    "s1": "#b34700",
+    "s2": "#00755a",
+    "s3": "#a3217f",
+    "s4": "#6b6100",
+    "s5": "#5b45c9",
+    "s6": "#a52a2a",
+    "s7": "#3d5560",
+}
+DARK = {
+    "ink": "#e8ebee",
+    "muted": "#a0abb6",
+    "grid": "#343c45",
+    "s0": "#6db3f2",
+    "s1": "#ff9a52",
+    "s2": "#43cda6",
+    "s3": "#f08ad3",
+    "s4": "#d6c84a",
+    "s5": "#b1a2ff",
+    "s6": "#ff8f8f",
+    "s7": "#a9c3d0",
+}
+MOST_NAMED = 12
+"""Rows that a chart names: the best ones."""
+
+_NAMES = {f"#0100{place:02x}": name for place, name in enumerate(LIGHT)}
+INK, MUTED, GRID, *SERIES = _NAMES
+_MARKERS, _TEACHER = "osD^vPXph<>", "*"
+_DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (3, 1, 1, 1, 1, 1)))
+_WIDTH, _LINE = (
+    3.8,
+    0.17,
+)  # inches: of a chart, so that letters keep their size on a phone; of a legend's line
+_LONGEST_NAME = 48
+_STYLE: dict[Any, Any] = {
+    "text.parse_math": False,
+    "svg.fonttype": "none",
+    "path.simplify": False,
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.linewidth": 0.8,
+    "grid.linewidth": 0.7,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5,
+    "axes.edgecolor": MUTED,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "grid.color": GRID,
+    **dict.fromkeys(("axes.labelcolor", "text.color", "xtick.labelcolor", "ytick.labelcolor"), INK),
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "legend.handlelength": 2.2,
+    "legend.borderpad": 0,
+}
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart: title, how to read it, and the drawing as an SVG element for a page."""
+
+    title: str
+    caption: str
+    svg: str
+
+
+@dataclass(frozen=True)
+class _Series:
+    """Look of a row in all charts."""
+
+    name: str
+    colour: str
+    marker: str
+    dash: Any
+
+
+def page_charts(rows: Sequence[Row]) -> list[Chart]:
+    """Return what a page shows above its tables: retention over size, and over speed where it was timed."""
+    charts = []
+    for cost in ("size", "speed"):
+        if len(points := _points(rows, cost)) > 1:
+            caption = f"Better is up and to the {'left' if cost == 'size' else 'right'}. Dotted: models that "
+            with _drawing(cost, 2.7, min(len(points), MOST_NAMED)) as figure:
+                _front(figure.add_subplot(), rows, points, cost)
+                _legend(figure)
+                charts.append(_chart(figure, f"Quality and {cost}", caption + "no other beats in both."))
+    return charts
+
+
+def picture(rows: Sequence[Row]) -> str:
+    """Return an SVG file: retention over size and, where all models were timed, over speed.
+
+    Raises:
+        DataError: if fewer than two models have both a size and a figure.
+    """
+    panels = [(cost, points) for cost in ("size", "speed") if len(points := _points(rows, cost)) > 1]
+    if not panels:
+        raise DataError(
+            "no picture: it needs two models with a size and a figure; evaluate the runs and their teacher "
+            "with 'distill eval RUN... --suite sts --data DIR'"
+        )
+    names = min(max(len(points) for _, points in panels), MOST_NAMED)
+    with _drawing("picture", 2.7 * len(panels), names) as figure, mpl.rc_context({"svg.fonttype": "path"}):
+        for place, (cost, points) in enumerate(panels, 1):
+            _front(figure.add_subplot(len(panels), 1, place), rows, points, cost)
+        _legend(figure)
+        text = io.StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None}, facecolor="#ffffff")
+    return _coloured(text.getvalue(), LIGHT)
+
+
+def bars(rows: Sequence[Row], suite: str) -> Chart | None:
+    """Return a bar per model: its figure on ``suite`` with the interval; None where no row has one."""
+    there = [(row, score) for row in rows if (score := row.headline(suite))]
+    shown = there[: 2 * MOST_NAMED]
+    if not shown:
+        return None
+    looks = _looks(rows)
+    with _drawing(suite, 0.55 + 0.34 * len(shown)) as figure:
+        axes = figure.add_subplot()
+        for place, (row, score) in enumerate(shown):
+            look = looks[row.name]
+            axes.barh(place, score.mean, height=0.42, color=look.colour, alpha=0.55)
+            axes.text(0, place - 0.28, look.name, va="bottom", size=8.5)
+            if score.interval is not None:
+                ends = [[max(score.mean - score.interval[0], 0)], [max(score.interval[1] - score.mean, 0)]]
+                axes.errorbar(score.mean, place, xerr=ends, color=INK, capsize=2.5, lw=1)
+            end = max(score.mean, score.interval[1] if score.interval else score.mean)
+            axes.annotate(
+                f"{score.mean:.1f}", (end, place), (3, 0), textcoords="offset points", va="center", size=8.5
+            )
+        axes.set_yticks([])
+        axes.set_ylim(len(shown) - 0.6, -0.8)
+        axes.spines["left"].set_visible(False)
+        axes.margins(x=0.14)
+        caption = "Whiskers: 95 % interval." if any(score.interval for _, score in shown) else ""
+        return _chart(figure, f"{suite}: {shown[0][1].measure}", f"{caption} {_cut(there, shown)}".strip())
+
+
+def curves(rows: Sequence[Row]) -> list[Chart]:
+    """Return training curves: the selection score of all runs, and one chart of the loss for each loss."""
+    looks = _looks(rows)
+    lines: dict[tuple[str, str], list[tuple[_Series, list[tuple[int, float]]]]] = {}
+    for row in (row for row in rows if not row.is_teacher):
+        for run in row.runs:
+            for key, points in read_curves(run).items():
+                title = f"Training loss: {row.loss}" if key == "loss" else "Selection score: " + key
+                lines.setdefault((title, key), []).append((looks[row.name], points))
+    charts = []
+    for (title, key), drawn in sorted(lines.items()):
+        shown = [one for one in drawn if one[0].colour != MUTED] or drawn[:MOST_NAMED]
+        named = dict.fromkeys(look.name for look, _ in shown)
+        with _drawing(title, 2.6, len(named)) as figure:
+            axes = figure.add_subplot(xlabel="step", ylabel=key.replace("_", " "))
+            for look, points in shown:
+                axes.plot(
+                    *zip(*points, strict=True),
+                    color=look.colour,
+                    linestyle=look.dash,
+                    marker=look.marker,
+                    markevery=max(1, len(points) // 6),
+                    label=look.name,
+                )
+            axes.set_xlim(left=0)
+            _legend(figure)
+            charts.append(_chart(figure, title, _cut(drawn, shown)))
+    return charts
+
+
+def read_curves(run: Path) -> dict[str, list[tuple[int, float]]]:
+    """Return ``loss`` and the selection score of a run as (step, value), in order of the steps."""
+    found: dict[str, dict[int, float]] = {}
+    try:
+        text = (run / METRICS).read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    for line in text.splitlines():
+        try:
+            facts = json.loads(line)
+            key = "loss" if "loss" in facts else next(key for key in facts if key not in ("step", "epoch"))
+            found.setdefault(key, {})[facts["step"]] = float(facts[key])
+        except (ValueError, TypeError, KeyError, StopIteration):  # noqa: PERF203 - line by line
+            continue  # the last line of a killed run may be torn
+    return {key: sorted(points.items()) for key, points in found.items()}
+
+
+def front(points: Iterable[tuple[float, float]], *, low_cost: bool) -> list[tuple[float, float]]:
+    """Return the (cost, quality) points that no other beats in both, by cost."""
+    best: list[tuple[float, float]] = []
+    for cost, quality in sorted(set(points), key=lambda one: (one[0] if low_cost else -one[0], -one[1])):
+        if not best or quality > best[-1][1]:
+            best.append((cost, quality))
+    return sorted(best)
+
+
+def _points(rows: Sequence[Row], cost: str) -> list[tuple[Row, float, float]]:
+    """Return (row, cost, quality); of speeds none unless every model with a size has one."""
+    suite = main_suite(rows)
+    found = []
+    for row in rows:
+        quality = _quality(row, suite, relative=_is_relative(rows, suite))
+        spent = (row.parameters or 0) / 1e6 if cost == "size" else row.speed.mean if row.speed else 0.0
+        if quality is not None and spent:
+            found.append((row, spent, quality))
+    return found
+
+
+def _is_relative(rows: Sequence[Row], suite: str | None) -> bool:
+    return any(row.suites[suite].retention for row in rows if suite and suite in row.suites)
+
+
+def _quality(row: Row, suite: str | None, *, relative: bool) -> float | None:
+    """Return the share of the teacher's figure in %, a teacher's own is 100; else the figure."""
+    score: Score | None = row.headline(suite)
+    if score is None or not relative:
+        return None if score is None else score.mean
+    retention = row.suites[suite or ""].retention
+    return 100.0 if row.is_teacher else None if retention is None else retention.mean
+
+
+def _front(axes: Axes, rows: Sequence[Row], points: Sequence[tuple[Row, float, float]], cost: str) -> None:
+    looks, suite = _looks(rows), main_suite(rows)
+    axes.set_xscale("log")
+    best = front([(spent, quality) for _, spent, quality in points], low_cost=cost == "size")
+    axes.plot(*zip(*best, strict=True), color=INK, linestyle=(0, (2, 2)), linewidth=1, zorder=1)
+    for place, (row, spent, quality) in enumerate(points):
+        look = looks[row.name]
+        label = look.name if look.colour != MUTED else "_unnamed"
+        size = 10 if row.is_teacher else 7
+        axes.plot(
+            spent, quality, look.marker, color=look.colour, markersize=size, label=label, zorder=100 - place
+        )
+    axes.margins(0.12)
+    axes.set_ylabel(f"{suite}, % of the teacher's" if _is_relative(rows, suite) else f"{suite}")
+    axes.set_xlabel(
+        "parameters, millions" if cost == "size" else "sentences a second, one at a time on a CPU"
+    )
+    low, high = axes.get_xlim()
+    digits = (1, 2, 5) if high < 50 * low else (1, 3)
+    powers = range(floor(log10(low)) - 1, floor(log10(high)) + 2)
+    ticks = [
+        digit * 10.0**power for power in powers for digit in digits if low <= digit * 10.0**power <= high
+    ]
+    axes.xaxis.set_major_locator(FixedLocator(ticks or [low, high]))
+    axes.xaxis.set_major_formatter(FixedFormatter([f"{tick:,.4g}" for tick in ticks or [low, high]]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _looks(rows: Sequence[Row]) -> dict[str, _Series]:
+    """Return the look of each row by name: teachers are stars, students beyond the best ones muted."""
+    students = islice(zip(cycle(SERIES), cycle(_MARKERS), cycle(_DASHES)), MOST_NAMED)
+    looks = {}
+    for row in rows:
+        name = row.name if len(row.name) <= _LONGEST_NAME else "…" + row.name[1 - _LONGEST_NAME :]
+        if row.is_teacher:
+            looks[row.name] = _Series(f"{name} (teacher)", INK, _TEACHER, "-")
+        else:
+            looks[row.name] = _Series(name, *next(students, (MUTED, ".", "-")))
+    return looks
+
+
+@contextmanager
+def _drawing(name: str, height: float, names: int = 0) -> Iterator[Figure]:
+    """Yield a figure with room for a legend of ``names`` lines; draw and save it inside the block."""
+    with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):
+        yield Figure(figsize=(_WIDTH, height + _LINE * names), layout="constrained")
+
+
+def _legend(figure: Figure) -> None:
+    """Name every series once, below the panels."""
+    found: dict[str, Artist] = {}
+    for axes in figure.axes:
+        handles, labels = axes.get_legend_handles_labels()
+        found |= dict(zip(map(str, labels), handles, strict=True))
+    figure.legend(list(found.values()), list(found), loc="outside lower left", labelspacing=0.25)
+
+
+def _cut(there: Sequence[object], shown: Sequence[object]) -> str:
+    return (
+        "" if len(shown) == len(there) else f"The best {len(shown)} of {len(there)}; all are in the tables."
+    )
+
+
+def _chart(figure: Figure, title: str, caption: str) -> Chart:
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    svg = text.getvalue()
+    name = re.sub(r"\W+", "-", title)
+    (box,) = re.findall(r'viewBox="[^"]+"', svg[: svg.index("<defs")])
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
+    svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", svg)
+    svg = re.sub(r'xlink:href="#([^"]+)"', rf'href="#{name}-\1"', svg)
+    svg = re.sub(r"font: (?:\w+ )*([\d.]+px) [^;\"]+", r"font-size: \1", svg)  # the page's own font
+    head = f'<svg {box} role="img" aria-label="{html.escape(title, quote=True)}" class="chart">'
+    svg = re.sub(r"<svg [^>]*>", lambda _: head, svg, count=1)
+    return Chart(title, caption, _coloured(svg, {name: f"var(--{name})" for name in LIGHT}))
+
+
+def _coloured(svg: str, palette: dict[str, str]) -> str:
+    return re.sub("|".join(_NAMES), lambda found: palette[_NAMES[found.group()]], svg)
