@@ -171,6 +171,12 @@ def get_suite(name: str) -> Suite:
     Raises:
         DataError: if there is no such suite, or it cannot be imported.
     """
+    if name.startswith("mteb:"):
+        from distill.evaluation.mteb import evaluate_task, load_task
+
+        task = load_task(name.removeprefix("mteb:"))
+        run = lambda encode, data, options: evaluate_task(task, encode)  # noqa: E731
+        return Suite(f"mteb:{task.metadata.name}", task.metadata.description, run)
     found = suites()
     if name in found:
         return found[name]
