@@ -25,14 +25,14 @@ from typing import Any
 import torch
 
 import embedcache
-from distill.config import LossConfig, OptimizerConfig, TrainingConfig
+from distill.config.models import OptimizerConfig, TrainingConfig
 from distill.data.collate import Batch, pad_texts
 from distill.data.dataset import open_dataset
 from distill.data.loader import Loader
 from distill.data.sampler import epoch_batches
 from distill.data.source import DistillSource, Share
 from distill.data.tokens import TokenArrays, tokenise_corpus
-from distill.losses.registry import make_loss
+from distill.losses.registry import get_loss
 from distill.students.build import build_student, forward
 from distill.training.device import make_accelerator
 from distill.training.objective import Distillation
@@ -63,9 +63,7 @@ class Bench:
         assert theirs is not None  # noqa: S101 - the teachers of this benchmark have one
         self.tokens = tokenise_corpus(cache, self.dataset.corpus, own)
         self.teacher_tokens = tokenise_corpus(cache, self.dataset.corpus, theirs)
-        self.objective = Distillation(
-            make_loss(LossConfig(name="mse"), self.dataset.targets.dimension), self.dataset
-        )
+        self.objective = Distillation(get_loss("mse").make({}), self.dataset)
         self.optimizer = make_optimizer([self.student], OptimizerConfig(lr=1e-4))
         if self.device.type == "cpu":
             use_short_attention(self.student)

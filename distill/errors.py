@@ -2,15 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class DistillError(Exception):
-    """Base of every error raised on purpose; ``exit_code`` is what the command line exits with."""
+    """Base of every error raised on purpose; ``exit_code`` is what the command line exits with.
+
+    Args:
+        message: one line: found, expected, remedy.
+        key: dotted path of the setting at fault, as in ``training.lr``; it begins the line. A command line
+            replaces it by the option that was typed.
+    """
 
     exit_code = 2
 
+    def __init__(self, message: str = "", key: str | None = None) -> None:
+        super().__init__(message)
+        self.key = key
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return message if self.key is None else f"{self.key}: {message}"
+
 
 class ConfigError(DistillError, ValueError):
-    """A configuration that cannot be run; the message lists every problem with its dotted path."""
+    """A configuration that cannot be run.
+
+    Attributes:
+        problems: one error for each problem, where there are several.
+    """
+
+    problems: tuple[ConfigError, ...] = ()
+
+    @classmethod
+    def joined(cls, problems: Sequence[ConfigError]) -> ConfigError:
+        """Return one error for all of ``problems``, of which there is at least one."""
+        if len(problems) == 1:
+            return problems[0]
+        error = cls("several settings cannot be used")
+        error.problems = tuple(problems)
+        return error
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.problems)) or super().__str__()
 
 
 class StudentError(DistillError, ValueError):

@@ -9,14 +9,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, computed_field
 
+from distill.config.base import StrictConfig
 from distill.errors import DataError
 from distill.layout import BEST, RECORD
-from distill.strict_config import StrictConfig
 from embedcache.fsio import canonical_json, write_json
 
-_PLACES = ("cache", "corpus", "teacher", "teacher_model", "start", "out", "overwrite", "seed", "tracking")
-_FILES = ("triples", "sentences")
-_MACHINE = ("device", "threads", "checkpoint_every")
+# Names in a configuration that the digests of a record stand for.
+_NAMES = ("corpus", "teacher", "start", "triples", "sentences")
 
 
 class _Part(BaseModel):
@@ -259,19 +258,6 @@ def find_runs(paths: str | Path | Iterable[str | Path]) -> list[Path]:
     return list(found)
 
 
-def identity(config: StrictConfig) -> dict[str, Any]:
-    """Return the fields of a configuration that affect how a run ends; the seed is left out."""
-    facts = config.model_dump(mode="json", exclude=set(_PLACES))
-    facts["training"] = {key: value for key, value in facts["training"].items() if key not in _MACHINE}
-    facts.get("stream", {}).pop("mirror", None)
-    return facts
-
-
-def identity_digest(config: StrictConfig) -> str:
-    """Return the sha256 of :func:`identity`."""
-    return digest_of(identity(config))
-
-
 def digest_of(facts: object) -> str:
     """Return the sha256 of a JSON value in its canonical form."""
     return hashlib.sha256(canonical_json(facts)).hexdigest()
@@ -286,7 +272,7 @@ def setting_of(config: StrictConfig, facts: dict[str, Any], before: StartRecord 
             the configuration.
         before: the model that it starts from; None without one.
     """
-    named = {key: value for key, value in identity(config).items() if key not in _FILES}
+    named = {key: value for key, value in config.identity().items() if key not in _NAMES}
     named["evaluation"].pop("data", None)
     # A limit that all shards fit into changes nothing; `facts` has it where it does.
     named.get("stream", {}).pop("limit", None)

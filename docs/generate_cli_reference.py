@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from distill.cli.main import cli as distill_cli
-from distill.config import RunConfig
-from distill.config_sources import describe_keys
-from distill.finetune_config import FinetuneConfig
+from distill.config.finetune import FinetuneConfig
+from distill.config.models import RunConfig
+from distill.config.sources import describe_keys
 from embedcache.cli.main import cli as embedcache_cli
 
 PAGE = Path(__file__).with_name("cli.md")

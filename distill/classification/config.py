@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from distill.config import LoopConfig, OptimizerConfig, TrackingConfig
-from distill.config_sources import LOOP_KEYS
-from distill.finetune_config import Pooling
-from distill.selection_config import SelectionConfig
-from distill.strict_config import Fraction, Positive, PositiveInt, Seed, StrictConfig
+from distill.config.base import Fraction, Positive, PositiveInt, Seed, StrictConfig, setting
+from distill.config.models import LoopConfig, OptimizerConfig, Pooling, SelectionConfig, TrackingConfig
 
 KIND = "teach"
 """What the record of a teaching says it is, and the command it is made with."""
@@ -21,65 +18,73 @@ _SHARE = 0.1
 class RowsConfig(StrictConfig):
     """Where the labelled texts are."""
 
-    train: str = Field(description="file of labelled texts (TSV, CSV, JSONL, Parquet, Arrow)")
-    text: str | None = Field(
-        default=None, description="column of the text; default: the one that is plainly it"
+    train: str = setting(
+        ..., "file of labelled texts (TSV, CSV, JSONL, Parquet, Arrow)", option="--train", common=True
     )
-    text2: str | None = Field(default=None, description="column of the second text, for pairs")
-    label: str = Field(default="label", description="column of the label")
-    rows: list[str] | None = Field(
-        default=None, description="COLUMN=VALUE that the rows to train on have to have, as in split=train"
+    text: str | None = setting(
+        None, "column of the text; default: the one that is plainly it", option="--text"
     )
-    format: str | None = Field(
-        default=None, description="text, tsv, csv, jsonl, parquet, arrow; default: by the file's ending"
+    text2: str | None = setting(None, "column of the second text, for pairs", option="--text2")
+    label: str = setting("label", "column of the label", option="--label")
+    rows: list[str] | None = setting(
+        None, "COLUMN=VALUE that the rows to train on have to have, as in split=train", option="--rows"
+    )
+    format: str | None = setting(
+        None, "text, tsv, csv, jsonl, parquet, arrow; default: by the file's ending", option="--format"
     )
 
 
 class TaughtConfig(StrictConfig):
     """The model that is taught, as far as it is not taken as it is."""
 
-    layers: str | None = Field(
-        default=None, description="layers to keep: K or last:K, first:K, every:K, or 0,2,5; default: all"
+    layers: str | None = setting(
+        None, "layers to keep: K or last:K, first:K, every:K, or 0,2,5; default: all", option="--layers"
     )
-    pooling: Pooling | None = Field(
-        default=None, description="pooling of a plain model; default: as it says, else mean"
+    pooling: Pooling | None = setting(
+        None, "pooling of a plain model; default: as it says, else mean", option="--pooling"
     )
-    max_length: PositiveInt | None = Field(
-        default=None, description="tokens after which a text is cut; default: as MODEL"
+    max_length: PositiveInt | None = setting(
+        None, "tokens after which a text is cut; default: as MODEL", option="--max-length"
     )
-    dropout: Fraction = Field(default=0.1, description="dropout while training, before the classifier too")
+    dropout: Fraction = setting(0.1, "dropout while training, before the classifier too", option="--dropout")
 
 
 class TeachOptimizerConfig(OptimizerConfig):
     """AdamW and its schedule."""
 
-    lr: Positive = Field(default=2e-5, description="peak learning rate")
+    lr: Positive = setting(2e-5, "peak learning rate", option="--lr", common=True)
 
 
 class TeachLoopConfig(LoopConfig):
     """How long, in what pieces and where."""
 
-    epochs: PositiveInt | None = Field(
-        default=None,
-        description="times that every row is trained on; default: 3; with max_steps, as many as they take",
+    epochs: PositiveInt | None = setting(
+        None,
+        "times that every row is trained on; default: 3; with max_steps, as many as they take",
+        option="--epochs",
+        common=True,
     )
-    batch_size: PositiveInt = Field(default=32, description="rows a step")
-    limit: PositiveInt | None = Field(default=None, description="take the first so many rows")
+    batch_size: PositiveInt = setting(32, "rows a step", option="--batch-size", common=True)
+    limit: PositiveInt | None = setting(None, "take the first so many rows", option="--limit")
 
 
 class TeachEvaluationConfig(SelectionConfig):
     """What the best checkpoint is chosen by."""
 
-    data: str | None = Field(
-        default=None, description="development file, with the columns of train; default: train, see rows"
+    data: str | None = setting(
+        None,
+        "development file, with the columns of train; default: train, see rows",
+        option="--dev",
+        common=True,
     )
-    rows: list[str] | None = Field(
-        default=None, description="COLUMN=VALUE that the development rows have to have, as in split=dev"
+    rows: list[str] | None = setting(
+        None, "COLUMN=VALUE that the development rows have to have, as in split=dev", option="--dev-rows"
     )
-    share: Fraction | None = Field(
-        default=None,
-        description="share of the texts of train kept out of training to choose by; default: 0.1, or none "
+    share: Fraction | None = setting(
+        None,
+        "share of the texts of train kept out of training to choose by; default: 0.1, or none "
         "where there are data or rows",
+        option="--dev-share",
     )
 
     @property
@@ -98,14 +103,26 @@ class TeachEvaluationConfig(SelectionConfig):
 class TeachConfig(StrictConfig):
     """Everything the teaching of a classifier depends on."""
 
-    start: str = Field(
-        description="what is taught: a run's folder (its best student), a folder, a hub id, an alias"
+    start: str = setting(
+        ..., "what is taught: a run's folder (its best student), a folder, a hub id, an alias", option="MODEL"
     )
     data: RowsConfig
-    out: str | None = Field(default=None, description="the run's folder; default: runs/MODEL-FILE-teach")
-    overwrite: bool = Field(default=False, description="replace a run that is in the folder already")
-    seed: Seed = Field(
-        default=0, description="of the order of rows, the held-out ones, the classifier's weights and dropout"
+    out: str | None = setting(
+        None, "the run's folder; default: runs/MODEL-FILE-teach", affects="place", option="--out", common=True
+    )
+    overwrite: bool = setting(
+        False,
+        "replace a run that is in the folder already",
+        affects="place",
+        option="--overwrite",
+        common=True,
+    )
+    seed: Seed = setting(
+        0,
+        "of the order of rows, the held-out ones, the classifier's weights and dropout",
+        affects="seed",
+        option="--seed",
+        common=True,
     )
     student: TaughtConfig = TaughtConfig()
     optimizer: TeachOptimizerConfig = TeachOptimizerConfig()
@@ -132,21 +149,3 @@ class TeachConfig(StrictConfig):
         every = self.evaluation.every or max(1, training.count_steps(rows) // _EVALUATIONS_A_RUN)
         evaluation = self.evaluation.model_copy(update={"every": every, "share": self.evaluation.held_out})
         return self.model_copy(update={"training": training, "evaluation": evaluation})
-
-
-TEACH_SHORT_KEYS = {
-    "train": "data.train",
-    "text": "data.text",
-    "text2": "data.text2",
-    "label": "data.label",
-    "rows": "data.rows",
-    "format": "data.format",
-    "layers": "student.layers",
-    "pooling": "student.pooling",
-    "max_length": "student.max_length",
-    "dropout": "student.dropout",
-    "dev_rows": "evaluation.rows",
-    "dev_share": "evaluation.share",
-    **LOOP_KEYS,
-}
-"""Names without their group, as flags and keyword arguments have them, and the keys they stand for."""

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from distill.errors import ConfigError
 from distill.losses.base import ClassPairs
-from distill.losses.registry import needs_labels
+from distill.losses.registry import get_loss
 from distill.reaugkd.soft_labels import SoftLabels, open_soft_labels
 
 if TYPE_CHECKING:
-    from distill.config import RunConfig
+    from distill.config.models import RunConfig
     from distill.data.collate import Batch
     from distill.data.dataset import DistillDataset
     from distill.data.source import Share
@@ -65,6 +65,7 @@ def soft_labels(cache: Cache, config: RunConfig, dataset: DistillDataset) -> Sof
         DataError: as :func:`distill.reaugkd.soft_labels.open_soft_labels`.
     """
     if config.student.drop_head:
-        raise ConfigError(f"student.drop_head: the classifier of loss {config.loss.name} needs the head")
-    rows, labelled = np.concatenate([dataset.rows, dataset.held_out]), needs_labels(config.loss)
+        raise ConfigError(f"the classifier of loss {config.loss.name} needs the head", "student.drop_head")
+    rows = np.concatenate([dataset.rows, dataset.held_out])
+    labelled = get_loss(config.loss.name).needs_labels(config.loss.settings)
     return open_soft_labels(cache, dataset.teacher, dataset.corpus, dataset.view, rows, labelled=labelled)

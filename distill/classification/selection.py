@@ -27,11 +27,10 @@ from embedcache.pairs import split_pair
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from distill.config import RunConfig
+    from distill.config.models import RunConfig, RunEvaluationConfig
     from distill.data.dataset import DistillDataset
     from distill.reaugkd.head import LabelHead
     from distill.reaugkd.soft_labels import SoftLabels
-    from distill.selection_config import RunEvaluationConfig
     from embedcache.cache import Cache
     from embedcache.codecs import Vectors
     from embedcache.teacher.tokenize import FastTokenizer, TokenizedTexts
@@ -101,8 +100,9 @@ def with_dev_columns(
     has_pairs = split_pair(dataset.texts(dataset.rows[:1])[0]) is not None
     if evaluation.text2 is not None and not has_pairs:
         raise ConfigError(
-            f"evaluation.text2: {evaluation.text2!r} is the column of a second text, and {corpus.title} is "
-            "of single texts; leave --dev-text2 out"
+            f"{evaluation.text2!r} is the column of a second text, and {corpus.title} is "
+            "of single texts; leave --dev-text2 out",
+            "evaluation.text2",
         )
     columns = {
         "text": evaluation.text or built.text_column,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from distill.classification.card import write_teach_card
-from distill.classification.config import KIND, TEACH_SHORT_KEYS, TeachConfig
+from distill.classification.config import KIND, TeachConfig
 from distill.classification.labels import describe_counts, label_names, label_numbers
 from distill.classification.objective import CrossEntropy
 from distill.classification.rows import (
@@ -20,11 +20,11 @@ from distill.classification.rows import (
     refuse_test_rows,
 )
 from distill.classification.selection import ClassSelector
-from distill.config_sources import keyword_flags, load_config
+from distill.config.sources import keyword_options, load_config
 from distill.data.triples import TripleSource, tokenise
 from distill.layout import BEST, CONFIG
 from distill.reaugkd.head import LabelHead
-from distill.record import CorpusRecord, RunRecord, TrainResult, identity_digest, seeds_of, setting_of
+from distill.record import CorpusRecord, RunRecord, TrainResult, seeds_of, setting_of
 from distill.students.build import open_student
 from distill.training.describe import describe_dev, refuse_other_data
 from distill.training.device import make_accelerator, seeded
@@ -134,15 +134,15 @@ def teach(
         start: a run's folder (its best student is meant), another folder, a hub id or an alias.
         train: file of labelled texts.
         on_progress: called after every step.
-        settings: keys of the configuration. Those of ``distill.classification.config.TEACH_SHORT_KEYS`` may
-            stand without their group: ``text="text"``, ``rows=["split=train"]``, ``epochs=3``.
+        settings: settings of the configuration, by short name (``text="text"``, ``epochs=3``), dotted key or
+            group.
 
     Raises:
         ConfigError: naming every key that is unknown or has a value that cannot be used; else as
             :func:`teach_config`.
     """
-    flags = keyword_flags({"start": start, "train": train, **settings}, TEACH_SHORT_KEYS)
-    return teach_config(load_config(flags=flags, kind=TeachConfig), on_progress)
+    options = keyword_options(TeachConfig, {"start": start, "train": train, **settings})
+    return teach_config(load_config(TeachConfig, options=options), on_progress)
 
 
 def teach_config(config: TeachConfig, on_progress: OnProgress | None = None) -> TeachRun:
@@ -162,7 +162,7 @@ def teach_config(config: TeachConfig, on_progress: OnProgress | None = None) -> 
         TrainingError: if the loss becomes NaN or infinite.
         EmbedCacheError: if a file of texts cannot be read.
     """
-    identity = identity_digest(config)
+    identity = config.identity_digest()
     folder, config = claim_folder(config, lambda: default_out(config.start, config.data.train, KIND))
     training = _prepare(config, folder, on_progress)
     training.start.refuse_folder(folder, "model")
@@ -197,8 +197,8 @@ def resume_teach(
     """
     folder = Path(folder).expanduser()
     record = read_interrupted(folder, KIND)
-    flags = {**machine_flags(device, threads), "out": str(folder)}
-    config = load_config(folder / CONFIG, flags=flags, kind=TeachConfig)
+    options = {**machine_flags(device, threads), "out": str(folder)}
+    config = load_config(TeachConfig, folder / CONFIG, options=options)
     training = _prepare(config, folder, on_progress)
     now = _record(training, record.identity)
     refuse_other_data(record, now)

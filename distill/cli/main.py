@@ -10,19 +10,16 @@ import click
 from distill.cli.compare import compare_command
 from distill.cli.data import data_command
 from distill.cli.evaluate import evaluate_command
-from distill.cli.finetune import finetune_command
 from distill.cli.kb import kb_command
-from distill.cli.losses import losses_command
+from distill.cli.listing import list_command
 from distill.cli.pipeline import pipeline_command
 from distill.cli.predict import predict_command
 from distill.cli.project import project_command
-from distill.cli.recipes import recipes_command
 from distill.cli.report import report_command
 from distill.cli.ship import export_command
-from distill.cli.suites import suites_command
 from distill.cli.sweep import sweep_command
 from distill.cli.teach import teach_command
-from distill.cli.train import run_command
+from distill.cli.train import finetune_command, run_command
 from distill.errors import DistillError
 from embedcache import EmbedCacheError, __version__
 from embedcache.cli.guard import guarded
@@ -43,16 +40,14 @@ cli.add_command(finetune_command)
 cli.add_command(teach_command)
 cli.add_command(kb_command)
 cli.add_command(predict_command)
-cli.add_command(losses_command)
-cli.add_command(recipes_command)
 cli.add_command(pipeline_command)
 cli.add_command(sweep_command)
 cli.add_command(data_command)
 cli.add_command(evaluate_command)
-cli.add_command(suites_command)
 cli.add_command(compare_command)
 cli.add_command(report_command)
 cli.add_command(export_command)
+cli.add_command(list_command)
 
 
 def main() -> None:

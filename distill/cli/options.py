@@ -1,101 +1,246 @@
-"""Options that the commands which train share, so that a word means the same everywhere."""
+"""Options of commands that train, generated from their configuration."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
+from click.core import ParameterSource
+from pydantic import BaseModel
 
-from embedcache.cli.options import F, all_of
+from distill.config.base import Key, keys
+from distill.config.recipes import find_recipe
+from distill.config.sources import Sources
+from distill.errors import ConfigError, DistillError
 
-_SCHEDULE_OPTIONS = (
-    click.option(
-        "--max-steps",
-        type=int,
-        help="End after so many steps, over which the learning rate's schedule goes, or after --epochs where "
-        "they are given and over sooner.  [default: all steps of the epochs]",
-    ),
-    click.option("--schedule", metavar="KIND", help="cosine, linear or constant.  [default: cosine]"),
-    click.option("--warmup", type=float, help="Below 1: share of all steps; else steps.  [default: 0.06]"),
-    click.option("--weight-decay", type=float, help="[default: 0.01]"),
-)
+C = TypeVar("C", bound=BaseModel)
+F = TypeVar("F", bound=Callable[..., object])
 
-_PRECISION_OPTIONS = (
-    click.option("--mixed-precision", metavar="KIND", help="auto, no, bf16 or fp16.  [default: auto]"),
-    click.option("--device", help="auto, cpu, cuda ...  [default: auto]"),
-    click.option("--threads", type=int, help="CPU threads.  [default: all cores]"),
-)
-
-_PROGRESS_OPTIONS = (
-    click.option("--patience", type=int, help="Stop after so many evaluations without a new best."),
-    click.option("--patience-epochs", type=float, help="Stop once the best is so many epochs old."),
-    click.option(
-        "--checkpoint-every",
-        type=int,
-        help="Steps between checkpoints to resume from.  [default: at evaluations, a minute apart or more]",
-    ),
-    click.option("--tensorboard", is_flag=True, default=None, help="Also write TensorBoard files."),
-    click.option("--seed", type=int, help="[default: 0]"),
-)
-
-_OVERWRITE = click.option(
-    "--overwrite", is_flag=True, default=None, help="Replace a run that is in the folder already."
-)
-
-_RECIPE = click.option(
-    "--recipe",
-    metavar="NAME",
-    help="Settings of a published experiment, which all others win over; 'distill recipes' lists them.",
-)
-
-_CONFIG_OPTIONS = (
-    click.option(
-        "--config",
-        "config_file",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="A YAML configuration.",
-    ),
-    click.option(
-        "--set",
-        "assignments",
-        multiple=True,
-        metavar="A.B=V",
-        help="Set any key of the configuration; repeatable.",
-    ),
-)
-
-_OUTPUT_OPTIONS = (
-    click.option("--dump-config", is_flag=True, help="Print the configuration as YAML and stop."),
-    click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
-)
+# Heading in --help by the group of a key; in this order, after the common options.
+_HEADINGS = {
+    "student": "Student",
+    "loss": "Loss",
+    "optimizer": "Training",
+    "training": "Training",
+    "evaluation": "Evaluation",
+    "stream": "Remote",
+    "data": "Data",
+}
+_COMMON, _ADVANCED = "Common", "Advanced"
+_SEPARATOR = "__"
+_TYPES: dict[object, click.ParamType[Any]] = {int: click.INT, float: click.FLOAT, str: click.STRING}
 
 
-def schedule_options(command: F) -> F:
-    """Add the steps of a run, the learning rate over them, and the weight decay."""
-    return all_of(*_SCHEDULE_OPTIONS)(command)
+class ConfigOption(click.Option):
+    """Option of one key of a configuration, under a heading of ``--help``."""
+
+    def __init__(self, declarations: Sequence[str], *, heading: str, **settings: Any) -> None:
+        super().__init__(declarations, **settings)
+        self.heading = heading
 
 
-def precision_options(command: F) -> F:
-    """Add what a run computes on, and how precisely."""
-    return all_of(*_PRECISION_OPTIONS)(command)
+class ConfigCommand(click.Command):
+    """Command whose ``--help`` shows its options under headings, the common ones first."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, heading by heading."""
+        rows: dict[str, list[tuple[str, str]]] = {
+            heading: [] for heading in (_COMMON, *_HEADINGS.values(), _ADVANCED)
+        }
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                rows[getattr(parameter, "heading", _COMMON)].append(record)
+        for heading, records in rows.items():
+            if records:
+                with formatter.section(f"{heading} options"):
+                    formatter.write_dl(records)
 
 
-def progress_options(command: F) -> F:
-    """Add when a run stops early, what it writes on the way, and its seed."""
-    return all_of(*_PROGRESS_OPTIONS)(command)
+def options_of(model: type[BaseModel], *, recipes: bool = True) -> Callable[[F], F]:
+    """Return a decorator that adds the options of ``model``, and those that tell where settings come from.
+
+    The command hands all of them to :class:`Typed`, but for ``dump_config`` and ``as_json``.
+
+    Args:
+        model: the configuration.
+        recipes: whether there are recipes for it.
+    """
+    known = [key for key in keys(model) if key.option is not None]
+
+    def decorate(command: F) -> F:
+        decorators = [_argument(key) if key.option.isupper() else _option(key) for key in known if key.option]
+        for decorator in reversed([*decorators, *_source_options(recipes)]):
+            command = decorator(command)
+        return command
+
+    return decorate
 
 
-def source_options(command: F) -> F:
-    """Add where the configuration comes from, and whether a run may be replaced."""
-    return all_of(_OVERWRITE, _RECIPE, *_CONFIG_OPTIONS)(command)
+class Typed:
+    """Settings that were typed after a command, and the sources they name.
+
+    Args:
+        model: the configuration.
+        parameters: all parameters of the command; those of :func:`options_of` are taken out of it.
+    """
+
+    def __init__(self, model: type[BaseModel], parameters: dict[str, Any]) -> None:
+        self.recipe: str | None = parameters.pop("recipe", None)
+        self.resumed: Path | None = parameters.pop("resumed")
+        self._file: Path | None = parameters.pop("config_file")
+        self._assignments: tuple[str, ...] = parameters.pop("assignments")
+        self.options: dict[str, Any] = {}
+        for key in keys(model):
+            name = _parameter_name(key)
+            if name in parameters:
+                self.options[key.path] = _value(key, parameters.pop(name))
+
+    def machine(self) -> dict[str, Any]:
+        """Return the keyword arguments of a resumed run: its cache, device and threads."""
+        wanted = {"cache": "cache", "training.device": "device", "training.threads": "threads"}
+        return {name: self.options[key] for key, name in wanted.items() if key in self.options}
+
+    def gather(self, kind: Literal["run", "finetune"] | None = None) -> Sources:
+        """Return what was typed over the file and the recipe, which has to be for the command ``kind``."""
+        recipe = find_recipe(self.recipe, kind) if self.recipe is not None else None
+        return Sources.gather(self._file, self._assignments, self.options, recipe)
 
 
-def config_options(command: F) -> F:
-    """Add the same but for recipes, for commands that there are none of."""
-    return all_of(_OVERWRITE, *_CONFIG_OPTIONS)(command)
+@contextmanager
+def explained(sources: Sources) -> Iterator[None]:
+    """Let an error inside the block name the option that was typed, or the source a setting came from."""
+    context = click.get_current_context()
+    typed = {
+        name.replace(_SEPARATOR, "."): _shown(parameter, context)
+        for parameter in context.command.params
+        if (name := parameter.name) is not None
+        and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    try:
+        yield
+    except DistillError as error:
+        problems = error.problems if isinstance(error, ConfigError) and error.problems else (error,)
+        for problem in problems:
+            key = problem.key
+            if key in typed:
+                problem.key = typed[key]
+            elif key is not None and key in sources.origins:
+                problem.key = f"{key} (set by {sources.origins[key]})"
+        raise
 
 
-def output_options(command: F) -> F:
-    """Add what is printed."""
-    return all_of(*_OUTPUT_OPTIONS)(command)
+def refuse_with_resume(*allowed: str) -> None:
+    """Refuse options beside ``--resume`` that would make a resumed run another run.
+
+    Args:
+        allowed: dotted keys that may be given.
+
+    Raises:
+        click.UsageError: naming the others that are given.
+    """
+    context = click.get_current_context()
+    names = {name.replace(".", _SEPARATOR) for name in allowed} | {"resumed", "as_json"}
+    given = [
+        _shown(parameter, context)
+        for parameter in context.command.params
+        if parameter.name not in names
+        and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        may = ", ".join(
+            _shown(one, context)
+            for one in context.command.params
+            if one.name in names - {"resumed", "as_json"}
+        )
+        raise click.UsageError(
+            f"--resume keeps the run's configuration: leave out {', '.join(given)} (only {may} may change)"
+        )
+
+
+def _source_options(recipes: bool) -> list[Callable[[F], F]]:
+    settings: dict[str, Any] = {"cls": ConfigOption, "heading": _COMMON}
+    recipe = click.option(
+        "--recipe",
+        metavar="NAME",
+        help="Settings of a published experiment; all others win over it ('distill list recipes').",
+        **settings,
+    )
+    path = click.Path(path_type=Path)
+    return [
+        *([recipe] if recipes else []),
+        click.option(
+            "--config", "config_file", type=path, metavar="FILE", help="A YAML configuration.", **settings
+        ),
+        click.option(
+            "--set",
+            "assignments",
+            multiple=True,
+            metavar="A.B=V",
+            help="Set any key of the configuration, such as loss.tau=0.1; repeatable.",
+            **settings,
+        ),
+        click.option(
+            "--resume",
+            "resumed",
+            type=path,
+            metavar="RUN",
+            help="Finish an interrupted run; its configuration is in its folder.",
+            **settings,
+        ),
+        click.option("--dump-config", is_flag=True, help="Print the configuration as YAML.", **settings),
+        click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.", **settings),
+    ]
+
+
+def _argument(key: Key) -> Callable[[F], F]:
+    return click.argument(_parameter_name(key), metavar=key.option, required=False)
+
+
+def _option(key: Key) -> Callable[[F], F]:
+    group = key.path.partition(".")[0] if "." in key.path else ""
+    heading = _COMMON if key.common else _HEADINGS.get(group, _ADVANCED)
+    settings: dict[str, Any] = {"cls": ConfigOption, "heading": heading, "metavar": key.metavar}
+    text = key.text[:1].upper() + key.text[1:]
+    if key.annotation is bool:
+        settings |= {"is_flag": True, "default": None}
+    elif get_origin(key.annotation) is list:
+        settings |= {"multiple": True, "type": _TYPES.get(_item(key), click.STRING)}
+    elif get_origin(key.annotation) is Literal:
+        settings |= {"type": click.Choice([str(value) for value in get_args(key.annotation)])}
+    else:
+        settings["type"] = click.STRING if key.metavar == "SIZE" else _TYPES.get(key.annotation, click.STRING)
+    if key.default is not None and key.annotation is not bool:
+        text += f"  [default: {key.default}]"
+    else:
+        head, separator, tail = text.rpartition("; default: ")
+        text = f"{head}.  [default: {tail}]" if separator else text
+    if settings.get("multiple"):
+        text += "  Repeatable."
+    return click.option(key.option or "", _parameter_name(key), help=text, **settings)
+
+
+def _item(key: Key) -> object:
+    item = get_args(key.annotation)[0]
+    return get_args(item)[0] if get_args(item) else item
+
+
+def _value(key: Key, value: Any) -> Any:
+    """Return what was typed as the configuration has it: nothing for an empty list."""
+    if get_origin(key.annotation) is not list:
+        return value
+    # One teacher is a word, several are a list.
+    return value[0] if key.path == "teacher" and len(value) == 1 else list(value) or None
+
+
+def _parameter_name(key: Key) -> str:
+    return key.path.replace(".", _SEPARATOR)
+
+
+def _shown(parameter: click.Parameter, context: click.Context) -> str:
+    if isinstance(parameter, click.Option):
+        return next((name for name in parameter.opts if name.startswith("--")), parameter.opts[0])
+    return parameter.make_metavar(context).strip("[]")

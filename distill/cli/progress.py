@@ -125,15 +125,16 @@ def report(train: Callable[[OnProgress], R], show: Callable[[R], None], as_json:
 
 def print_run(run: Run) -> None:
     """Print how a run ended and what to type next."""
-    from distill.losses.registry import LOSSES
+    from distill.losses.registry import get_loss
     from embedcache.corpus.part import ORIGINAL
 
     config, score = run.config, run.result.best_score
+    queue = config.loss.settings.get("queue")
     selected = None if run.selected is None else f"{run.selected:,} of {run.corpus_rows:,} rows by --where"
     views = config.training.views or [ORIGINAL]
     by = "development pairs" if config.evaluation.data else "held-out rows"
     best = None if score is None else f"{100 * score:.2f} Spearman on {by}"
-    if LOSSES[config.loss.name].inside == "classes":
+    if get_loss(config.loss.name).inside == "classes":
         best = describe_scores(run.scores, f"on {by.replace('pairs', 'rows')}")
     _print_result(
         run,
@@ -145,12 +146,12 @@ def print_run(run: Run) -> None:
         },
         {
             "loss": f"{config.loss.name} {run.result.final_loss:.6f}",
-            "queue": f"{config.loss.queue:,} teacher vectors" if config.loss.queue else None,
+            "queue": f"{queue:,} teacher vectors" if queue else None,
             "best": best,
         },
         # Without held-out rows the command would have no sentences to compare on.
         "--suite fidelity" if config.evaluation.held_out else None,
-        predicts=LOSSES[config.loss.name].inside == "classes",
+        predicts=get_loss(config.loss.name).inside == "classes",
         base=config.cache if config.loss.name == "reaugkd" else None,
     )
 

@@ -146,13 +146,14 @@ def _spec(
     more_seeds: str | None,
     given: dict[str, Any],
 ) -> SweepSpec:
-    from distill.config_sources import SHORT_KEYS, gather_settings
+    from distill.config.models import RunConfig
+    from distill.config.sources import Sources, short_names
     from distill.sweep.spec import make_spec
 
     recipe, config_file, assignments = (given.pop(name) for name in ("recipe", "config_file", "assignments"))
-    settings = gather_settings(
-        config_file, assignments, {SHORT_KEYS.get(key, key): value for key, value in given.items()}
-    )
+    short = short_names(RunConfig)
+    options = {short.get(key, key): value for key, value in given.items()}
+    settings = Sources.gather(config_file, assignments, options).values
     return make_spec(
         file,
         vary,

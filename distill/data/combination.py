@@ -100,8 +100,9 @@ class Combination:
         rank = int((values > values[-1] * len(values) * np.finfo(np.float64).eps).sum())
         if dimension > rank:
             raise ConfigError(
-                f"target_dim: {dimension} is more than the {rank} directions that the vectors of {rows} "
-                "sampled training rows span: give a smaller target_dim, or train on more rows"
+                f"{dimension} is more than the {rank} directions that the vectors of {rows} "
+                "sampled training rows span: give a smaller target_dim, or train on more rows",
+                "target_dim",
             )
         kept = directions[:, ::-1][:, :dimension]
         # A direction and its opposite serve alike; which one the solver finds is an accident.

@@ -142,9 +142,10 @@ def open_dataset(
         )
     if where is not None and distinct - count < least_selected:
         raise DataError(
-            f"training.where: {selected} of the {len(chosen)} rows of corpus {chosen.name!r} satisfy "
+            f"{selected} of the {len(chosen)} rows of corpus {chosen.name!r} satisfy "
             f"{where!r}, {distinct - count} of them to train on ({count} held out, repeated texts left out); "
-            f"expected one batch of {least_selected} at least: select more rows, or lower training.batch_size"
+            f"expected one batch of {least_selected} at least: select more rows, or lower --batch-size",
+            "training.where",
         )
     queued = queue if isinstance(queue, int) else queue(distinct)
     order = make_order(cache_limit, targets, encoded, rows, seed)
@@ -200,8 +201,9 @@ def _select(cache: Cache, corpus: Corpus, teacher: str, where: str) -> tuple[NDA
     found = select_rows(cache, corpus.name, where, teacher=teacher)
     if not len(found):
         raise DataError(
-            f"training.where: no row of the {len(corpus)} of corpus {corpus.name!r} satisfies {where!r}; "
-            "look at what its rows hold with 'embedcache query'"
+            f"no row of the {len(corpus)} of corpus {corpus.name!r} satisfies {where!r}; "
+            "look at what its rows hold with 'embedcache query'",
+            "training.where",
         )
     mask = np.zeros(len(corpus), dtype=np.bool_)
     mask[found] = True

@@ -161,18 +161,20 @@ def open_targets(
         twin = next((other for other in teachers[:number] if other.contract == teacher.contract), None)
         if twin is not None:
             raise ConfigError(
-                f"teacher: {names[number]!r} is the same teacher as {twin.name!r}, its contract is equal: "
-                "name each teacher once"
+                f"{names[number]!r} is the same teacher as {twin.name!r}, its contract is equal: "
+                "name each teacher once",
+                "teacher",
             )
     widths = [teacher.contract.dimension for teacher in teachers]
     if weights is not None and len(weights) != len(teachers):
         raise ConfigError(
-            f"teacher_weights: {len(weights)} given for {len(teachers)} teachers; give one each, or none"
+            f"{len(weights)} given for {len(teachers)} teachers; give one each, or none", "teacher_weights"
         )
     if target_dim is not None and target_dim > sum(widths):
         raise ConfigError(
-            f"target_dim: {target_dim} is more than the {sum(widths)} dimensions of the teachers' vectors "
-            f"({', '.join(f'{t.name} {t.contract.dimension}' for t in teachers)}): give a smaller one"
+            f"{target_dim} is more than the {sum(widths)} dimensions of the teachers' vectors "
+            f"({', '.join(f'{t.name} {t.contract.dimension}' for t in teachers)}): give a smaller one",
+            "target_dim",
         )
     combination = None
     if len(teachers) > 1 or target_dim is not None:

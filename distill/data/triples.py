@@ -35,7 +35,7 @@ _KNOWN_COLUMNS = (
     ("anchor", "positive"),
     ("premise", "entailment"),
 )
-_OPTION = "--columns"
+_OPTION = "--column"
 _TEXTS_AT_ONCE = 8192
 
 

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from torch import Tensor
 from torch.nn import functional as F
 
+from distill.config.base import Fraction, NotNegative, Positive
 from distill.losses.base import ClassPairs, DistillLoss, LossBatch
-from distill.losses.relational import RKDLoss
+from distill.losses.registry import register_loss
+from distill.losses.relational import Angle, Distance, RKDLoss
+
+Tau = Annotated[Positive, "temperature of soft labels"]
+Soft = Annotated[Fraction, "weight of soft labels; the rest is the corpus's labels'"]
 
 
+@register_loss(
+    "kd",
+    summary="the teacher's soft labels at a temperature, and the corpus's labels: for classifiers (Hinton)",
+    targets="soft labels alone",
+    inside="classes",
+    lr=2e-5,
+    batch_size=64,
+)
 class KDLoss(DistillLoss):
     r"""Soft labels at a temperature, and the corpus's labels.
 
@@ -26,7 +41,7 @@ class KDLoss(DistillLoss):
         soft: :math:`\lambda`, what soft labels count for; at 1 labels are not looked at.
     """
 
-    def __init__(self, *, tau: float = 4.0, soft: float = 0.9) -> None:
+    def __init__(self, *, tau: Tau = 4.0, soft: Soft = 0.9) -> None:
         super().__init__()
         self.tau, self.soft = tau, soft
 
@@ -35,6 +50,14 @@ class KDLoss(DistillLoss):
         return _label_loss(batch, self.tau, self.soft)
 
 
+@register_loss(
+    "rkd-kd",
+    summary="kd, and the teacher's distances and angles among the rows of a batch: for classifiers",
+    targets="as they are",
+    inside="classes",
+    lr=2e-5,
+    batch_size=64,
+)
 class RKDKDLoss(KDLoss):
     r""":class:`KDLoss` plus :class:`distill.losses.relational.RKDLoss` of the embeddings.
 
@@ -48,7 +71,7 @@ class RKDKDLoss(KDLoss):
     needs_whole_batch = True
 
     def __init__(
-        self, *, tau: float = 4.0, soft: float = 0.9, distance: float = 1.0, angle: float = 2.0
+        self, *, tau: Tau = 4.0, soft: Soft = 0.9, distance: Distance = 1.0, angle: Angle = 2.0
     ) -> None:
         super().__init__(tau=tau, soft=soft)
         self.distance, self.angle = distance, angle
@@ -60,6 +83,14 @@ class RKDKDLoss(KDLoss):
         return super().forward(batch) + relations
 
 
+@register_loss(
+    "reaugkd",
+    summary="the teacher's soft labels, and its distribution of similarity over a batch: for classifiers "
+    "that look their neighbours up (ReAugKD)",
+    inside="classes",
+    lr=2e-5,
+    batch_size=64,
+)
 class ReAugKDLoss(DistillLoss):
     r"""Soft labels, and the teacher's distribution of similarity over the step.
 
@@ -81,7 +112,13 @@ class ReAugKDLoss(DistillLoss):
         soft: :math:`\lambda`, what soft labels count for; at 1 labels are not looked at.
     """
 
-    def __init__(self, *, tau: float = 0.07, alpha: float = 1.0, soft: float = 1.0) -> None:
+    def __init__(
+        self,
+        *,
+        tau: Annotated[Positive, "temperature of similarities"] = 0.07,
+        alpha: Annotated[NotNegative, "weight of the relations"] = 1.0,
+        soft: Soft = 1.0,
+    ) -> None:
         super().__init__()
         self.tau, self.alpha, self.soft = tau, alpha, soft
 

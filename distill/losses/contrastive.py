@@ -1,18 +1,26 @@
-"""Contrastive distillation: each student vector has to find its own teacher vector among others."""
+"""Contrastive losses: each student vector is to find its own teacher vector among others."""
 
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from distill.config.base import Count, Positive, PositiveInt
 from distill.losses.base import DistillLoss, LossBatch
 from distill.losses.log_sum_exp import log_sum_exp
-from distill.losses.queue import TeacherQueue, refuse_no_queue
+from distill.losses.queue import TeacherQueue
+from distill.losses.registry import register_loss
 
 
+@register_loss(
+    "ckd",
+    summary="find the own teacher vector among those of the batch and of past batches (DistilCSE)",
+    full_queue=False,
+)
 class CKDLoss(DistillLoss):
     r"""Contrastive knowledge distillation.
 
@@ -32,7 +40,13 @@ class CKDLoss(DistillLoss):
 
     queue: TeacherQueue
 
-    def __init__(self, dimension: int, *, queue: int = 65536, tau: float | None = None) -> None:
+    def __init__(
+        self,
+        dimension: int,
+        *,
+        queue: Annotated[Count, "teacher vectors kept"] = 65536,
+        tau: Annotated[Positive | None, "temperature; default: learned"] = None,
+    ) -> None:
         super().__init__()
         self.queue = TeacherQueue(queue, dimension)
         start = 1.0 if tau is None else -math.log(tau)
@@ -54,6 +68,9 @@ class CKDLoss(DistillLoss):
         return {"tau": math.exp(-float(self.logit_scale.detach()))}
 
 
+@register_loss(
+    "disco-ckd", summary="find the own teacher vector among those of a queue (DisCo)", full_queue=True
+)
 class DisCoCKDLoss(DistillLoss):
     r"""Contrastive distillation against a memory bank alone.
 
@@ -69,16 +86,18 @@ class DisCoCKDLoss(DistillLoss):
         dimension: width d of a vector.
         queue: teacher vectors kept.
         tau: the temperature.
-
-    Raises:
-        ConfigError: if ``queue`` is 0.
     """
 
     queue: TeacherQueue
 
-    def __init__(self, dimension: int, *, queue: int, tau: float) -> None:
+    def __init__(
+        self,
+        dimension: int,
+        *,
+        queue: Annotated[PositiveInt, "teacher vectors kept"] = 16384,
+        tau: Annotated[Positive, "temperature"] = 0.05,
+    ) -> None:
         super().__init__()
-        refuse_no_queue("disco-ckd", queue)
         self.queue = TeacherQueue(queue, dimension)
         self.tau = tau
 

@@ -1,20 +1,31 @@
-"""Losses that look inside: at the token embeddings and the layers of student and teacher."""
+"""Losses on token embeddings and layers of student and teacher."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from distill.config.base import Fraction, NotNegative
 from distill.losses.base import DistillLoss, HiddenPairs, LossBatch, TokenPairs, mean_over_tokens
+from distill.losses.registry import register_loss
 
-Scale = Literal["paper", "relative"]
+Scale = Annotated[
+    Literal["paper", "relative"], "errors as they are, or relative to their targets' mean square"
+]
+Hidden = Annotated[NotNegative, "weight of the layers (--teacher online)"]
 
 PairsT = TypeVar("PairsT", TokenPairs, HiddenPairs, Tensor)
 
 
+@register_loss(
+    "simtde",
+    summary="squared error to the teacher's vector, and to its token embeddings (SimTDE)",
+    targets="as they are",
+    inside="tokens",
+)
 class SimTDELoss(DistillLoss):
     r"""Token and sentence embeddings: :math:`\alpha L_{TE}+(1-\alpha)L_{SE}`, both mean squared errors.
 
@@ -35,11 +46,14 @@ class SimTDELoss(DistillLoss):
 
     def __init__(
         self,
-        alpha: float = 0.5,
-        over: Literal["tokens", "vocabulary"] = "tokens",
-        embeddings: Literal["block", "word"] = "block",
+        *,
+        alpha: Annotated[Fraction, "weight of the token embeddings"] = 0.5,
+        over: Annotated[Literal["tokens", "vocabulary"], "tokens compared: the batch's, or all"] = "tokens",
+        embeddings: Annotated[
+            Literal["block", "word"], "the embedding block's output but for the position, or matrix rows"
+        ] = "block",
         scale: Scale = "paper",
-        hidden: float = 0.0,
+        hidden: Hidden = 0.0,
     ) -> None:
         super().__init__()
         self.alpha, self.over, self.embeddings, self.hidden = alpha, over, embeddings, hidden
@@ -58,6 +72,11 @@ class SimTDELoss(DistillLoss):
         return loss
 
 
+@register_loss(
+    "lrn-kd",
+    summary="squared error to the teacher's vector: SimTDE's baseline, for the teacher's last two layers",
+    targets="as they are",
+)
 class LRNKDLoss(DistillLoss):
     r"""Layer reduction: the mean squared error of the sentence embeddings alone, :math:`L_{SE}`.
 
@@ -70,6 +89,13 @@ class LRNKDLoss(DistillLoss):
         return _sentence_error(batch)
 
 
+@register_loss(
+    "lmx-kd",
+    summary="squared error to the teacher's vector, and to its layers through learned matrices: needs the "
+    "live teacher (--teacher online)",
+    targets="as they are",
+    inside="layers",
+)
 class LMXKDLoss(DistillLoss):
     r"""Learnable matrices: the sentence error, and that of every layer through a matrix of its own.
 
@@ -89,9 +115,10 @@ class LMXKDLoss(DistillLoss):
         self,
         student_widths: Sequence[int],
         teacher_widths: Sequence[int],
-        hidden: float = 1.0,
-        scale: Scale = "paper",
         seed: int = 0,
+        *,
+        hidden: Hidden = 1.0,
+        scale: Scale = "paper",
     ) -> None:
         super().__init__()
         self.hidden, self.scale = hidden, scale

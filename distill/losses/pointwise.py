@@ -1,4 +1,4 @@
-"""Losses that compare each student vector with its own teacher vector, and with the student's other view."""
+"""Losses between each student vector and its own teacher vector, or the student's other view."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from distill.losses.base import DistillLoss, LossBatch
+from distill.losses.registry import register_loss
 
 
+@register_loss(
+    "mse", summary="squared error to the teacher's vector, mean over dimensions", targets="as they are"
+)
 class MSELoss(DistillLoss):
     r"""Mean squared error, mean over dimensions: :math:`\frac{1}{d}\sum_j(s_j-t_j)^2`.
 
@@ -20,6 +24,7 @@ class MSELoss(DistillLoss):
         return (batch.students[0] - batch.targets).square().mean(dim=-1)
 
 
+@register_loss("cosine", summary="one minus the cosine to the teacher's vector")
 class CosineLoss(DistillLoss):
     r"""One minus the cosine: :math:`1-\cos(s,t)`.
 
@@ -31,6 +36,7 @@ class CosineLoss(DistillLoss):
         return 1 - F.cosine_similarity(batch.students[0], batch.targets, dim=-1)
 
 
+@register_loss("l2", summary="squared distance of unit vectors")
 class L2Loss(DistillLoss):
     r"""Squared distance of unit vectors: :math:`\|t-s\|^2`.
 
@@ -42,6 +48,7 @@ class L2Loss(DistillLoss):
         return _squared_distance(_unit(batch.targets), _unit(batch.students[0]))
 
 
+@register_loss("dual-l2", summary="l2 of two views", views=2)
 class DualL2Loss(DistillLoss):
     r"""Squared distances of both views' unit vectors to the teacher's: :math:`\|t-s_1\|^2+\|t-s_2\|^2`.
 
@@ -55,6 +62,7 @@ class DualL2Loss(DistillLoss):
         return _squared_distance(target, first) + _squared_distance(target, second)
 
 
+@register_loss("skd", summary="dual-l2, and the distance of the views from each other", views=2)
 class SKDLoss(DistillLoss):
     r""":class:`DualL2Loss` plus the squared distance of the views from each other: :math:`\|s_1-s_2\|^2`.
 

@@ -8,8 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from distill.errors import ConfigError
-
 
 class TeacherQueue(nn.Module):
     """Keeps the last ``size`` teacher vectors, scaled to length one, on the training device.
@@ -74,13 +72,3 @@ class TeacherQueue(nn.Module):
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
         self._at, self._count = int(self.pointer), int(self.filled)
-
-
-def refuse_no_queue(loss: str, size: int) -> None:
-    """Refuse a queue without room for a loss that is made to compare with one.
-
-    Raises:
-        ConfigError: if ``size`` is 0.
-    """
-    if size == 0:
-        raise ConfigError(f"loss.queue 0: {loss} compares with the vectors of a queue; give it room for some")

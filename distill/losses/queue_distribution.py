@@ -1,20 +1,26 @@
-"""Losses that compare how student and teacher distribute similarity over a queue of teacher vectors."""
+"""Losses between the distributions of similarity of student and teacher over a queue of teacher vectors."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from distill.config.base import Fraction, Positive, PositiveInt
 from distill.losses.base import DistillLoss, LossBatch
 from distill.losses.log_sum_exp import log_sum_exp
-from distill.losses.queue import TeacherQueue, refuse_no_queue
+from distill.losses.queue import TeacherQueue
+from distill.losses.registry import register_loss
 
-Variant = Literal["paper", "code"]
+Queue = Annotated[PositiveInt, "teacher vectors kept"]
+Tau = Annotated[Positive, "the student's temperature"]
+TeacherTau = Annotated[Positive, "the teacher's temperature"]
+Variant = Annotated[Literal["paper", "code"], "when a batch enters the queue: before the step, or after it"]
 
 
+@register_loss("seed", summary="the teacher's distribution of similarity over a queue", full_queue=True)
 class SEEDLoss(DistillLoss):
     r"""Cross-entropy between the teacher's and the student's distribution of similarity over a queue D.
 
@@ -33,19 +39,20 @@ class SEEDLoss(DistillLoss):
         variant: what D is while a batch is trained on. ``paper``: the batch's teacher vectors have entered
             the queue and the oldest have left, so D has K rows. ``code``: the batch's teacher vectors stand
             beside the K of the queue, whose oldest leave after the step.
-
-    Raises:
-        ConfigError: if ``queue`` is 0.
     """
 
-    name: ClassVar[str] = "seed"
     queue: TeacherQueue
 
     def __init__(
-        self, dimension: int, *, queue: int, tau: float, teacher_tau: float, variant: Variant = "paper"
+        self,
+        dimension: int,
+        *,
+        queue: Queue = 16384,
+        tau: Tau = 0.05,
+        teacher_tau: TeacherTau = 0.05,
+        variant: Variant = "paper",
     ) -> None:
         super().__init__()
-        refuse_no_queue(self.name, queue)
         self.queue = TeacherQueue(queue, dimension)
         self.tau, self.teacher_tau, self.variant = tau, teacher_tau, variant
 
@@ -79,6 +86,12 @@ class SEEDLoss(DistillLoss):
         return [self.queue.content(), *beside]
 
 
+@register_loss(
+    "congen",
+    summary="seed of two views, of which the teacher has encoded one (ConGen)",
+    views=2,
+    full_queue=True,
+)
 class ConGenLoss(SEEDLoss):
     r"""Control and generalise: :class:`SEEDLoss` of both views, weighted.
 
@@ -93,17 +106,15 @@ class ConGenLoss(SEEDLoss):
         alpha: what the first view counts for, 0 to 1.
     """
 
-    name = "congen"
-
     def __init__(
         self,
         dimension: int,
         *,
-        queue: int,
-        tau: float,
-        teacher_tau: float,
+        queue: Queue = 16384,
+        tau: Tau = 0.05,
+        teacher_tau: TeacherTau = 0.05,
         variant: Variant = "paper",
-        alpha: float = 0.5,
+        alpha: Annotated[Fraction, "weight of the first view"] = 0.5,
     ) -> None:
         super().__init__(dimension, queue=queue, tau=tau, teacher_tau=teacher_tau, variant=variant)
         self.alpha = alpha

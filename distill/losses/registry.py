@@ -1,232 +1,239 @@
-"""All losses by name: how each is made, what it takes, and what it is trained with by default."""
+"""Registered losses: what each takes and needs, and how it is made.
+
+A loss is a class with :func:`register_loss`. Its settings are the keyword-only parameters of its
+constructor; the others are facts of the run, of which it names those it needs: ``dimension``,
+``student_widths``, ``teacher_widths`` and ``seed``.
+"""
 
 from __future__ import annotations
 
+import difflib
+import importlib
+import inspect
+import pkgutil
+import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, TypeVar
 
-from distill.errors import DataError
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-if TYPE_CHECKING:
-    from distill.config import LossConfig
-    from distill.losses.base import DistillLoss
+from distill.errors import ConfigError, DataError
+from distill.losses.base import DistillLoss
+from distill.plugins import is_plugin, load_object
 
-LossName = Literal[
-    "mse",
-    "cosine",
-    "l2",
-    "dual-l2",
-    "skd",
-    "ckd",
-    "disco-ckd",
-    "seed",
-    "congen",
-    "rkd",
-    "simtde",
-    "lrn-kd",
-    "lmx-kd",
-    "kd",
-    "rkd-kd",
-    "reaugkd",
-]
+Targets = Literal["as they are", "unit vectors", "soft labels alone"]
+Inside = Literal["tokens", "layers", "classes"]
+
+LossT = TypeVar("LossT", bound=type[DistillLoss])
+
+_LOSSES: dict[str, Loss] = {}
 
 
 @dataclass(frozen=True)
-class LossFacts:
-    """What can be said of a loss without loading torch.
+class SettingFacts:
+    """Default and help of a setting; a default of None is explained by the help."""
+
+    name: str
+    default: Any
+    text: str
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A registered loss.
 
     Attributes:
-        summary: what it does, in a line.
+        name: its name.
+        make_from: its class.
+        summary: one line on what it compares.
         views: views of each row that the student encodes.
-        targets: whether teacher's vectors are compared with as they are, or scaled to length one; the
-            student's are treated alike; or that they are not looked at.
-        settings: the keys of the ``loss`` group it takes, with their defaults; None where there is a reason
-            for there being none, which the key's description tells.
-        inside: what it looks at inside the models, beside their vectors: token embeddings, layers, or the
-            logits of their classifiers.
-        full_queue: whether its queue is full of vectors of random rows at the start; None without a queue.
-        lr: peak learning rate used where the user gives none.
-        batch_size: rows a step used where the user gives none.
+        targets: vectors that are compared: as they are, scaled to length one, or none, but soft labels.
+        inside: what it reads inside the models, beside their vectors: token embeddings, layers, or the logits
+            of their classifiers.
+        full_queue: whether its queue starts full, of vectors of random rows; None without a queue.
+        lr: default peak learning rate.
+        batch_size: default rows per step.
     """
 
+    name: str
+    make_from: type[DistillLoss]
     summary: str
     views: int = 1
-    targets: Literal["as they are", "unit vectors", "soft labels alone"] = "unit vectors"
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    inside: Literal["tokens", "layers", "classes"] | None = None
+    targets: Targets = "unit vectors"
+    inside: Inside | None = None
     full_queue: bool | None = None
     lr: float = 7e-4
     batch_size: int = 128
 
+    @cached_property
+    def schema(self) -> type[BaseModel]:
+        """Model of its settings, with their types, defaults and help."""
+        hints = typing.get_type_hints(self.make_from.__init__, include_extras=True)
+        fields: dict[str, Any] = {
+            name: (hints.get(name, Any), ... if parameter.default is parameter.empty else parameter.default)
+            for name, parameter in self._parameters.items()
+            if parameter.kind is parameter.KEYWORD_ONLY
+        }
+        config = ConfigDict(extra="forbid", allow_inf_nan=False)
+        return create_model(f"{self.make_from.__name__}Settings", __config__=config, **fields)
 
-_FINE_TUNING: dict[str, Any] = {"lr": 2e-5, "batch_size": 64}
-_DISTRIBUTION = {"queue": 16384, "tau": 0.05, "teacher_tau": 0.05, "variant": "paper"}
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Settings with their defaults; None for one without a value, such as a learned temperature."""
+        return {
+            name: None if field.is_required() else field.default
+            for name, field in self.schema.model_fields.items()
+        }
 
-LOSSES: dict[str, LossFacts] = {
-    "mse": LossFacts("squared error to the teacher's vector, mean over dimensions", targets="as they are"),
-    "cosine": LossFacts("one minus the cosine to the teacher's vector"),
-    "l2": LossFacts("squared distance of unit vectors"),
-    "dual-l2": LossFacts("l2 of two views", views=2),
-    "skd": LossFacts("dual-l2, and the distance of the views from each other", views=2),
-    "ckd": LossFacts(
-        "find the own teacher vector among those of the batch and of past batches (DistilCSE)",
-        settings={"queue": 65536, "tau": None},
-        full_queue=False,
-    ),
-    "disco-ckd": LossFacts(
-        "find the own teacher vector among those of a queue (DisCo)",
-        settings={"queue": 16384, "tau": 0.05},
-        full_queue=True,
-    ),
-    "seed": LossFacts(
-        "the teacher's distribution of similarity over a queue",
-        settings=_DISTRIBUTION,
-        full_queue=True,
-    ),
-    "congen": LossFacts(
-        "seed of two views, of which the teacher has encoded one (ConGen)",
-        views=2,
-        settings={**_DISTRIBUTION, "alpha": 0.5},
-        full_queue=True,
-    ),
-    "rkd": LossFacts(
-        "the teacher's distances and angles among the rows of a batch",
-        targets="as they are",
-        settings={"distance": 1.0, "angle": 2.0},
-    ),
-    "simtde": LossFacts(
-        "squared error to the teacher's vector, and to its token embeddings (SimTDE)",
-        targets="as they are",
-        settings={"alpha": 0.5, "over": "tokens", "embeddings": "block", "scale": "paper", "hidden": 0.0},
-        inside="tokens",
-    ),
-    "lrn-kd": LossFacts(
-        "squared error to the teacher's vector: SimTDE's baseline, for the last two layers of the teacher",
-        targets="as they are",
-    ),
-    "lmx-kd": LossFacts(
-        "squared error to the teacher's vector, and to its layers through learned matrices: needs the live "
-        "teacher (--teacher online)",
-        targets="as they are",
-        settings={"hidden": 1.0, "scale": "paper"},
-        inside="layers",
-    ),
-    "kd": LossFacts(
-        "the teacher's soft labels at a temperature, and the corpus's labels: for classifiers (Hinton)",
-        targets="soft labels alone",
-        settings={"tau": 4.0, "soft": 0.9},
-        inside="classes",
-        **_FINE_TUNING,
-    ),
-    "rkd-kd": LossFacts(
-        "kd, and the teacher's distances and angles among the rows of a batch: for classifiers",
-        targets="as they are",
-        settings={"tau": 4.0, "soft": 0.9, "distance": 1.0, "angle": 2.0},
-        inside="classes",
-        **_FINE_TUNING,
-    ),
-    "reaugkd": LossFacts(
-        "the teacher's soft labels, and its distribution of similarity over a batch: for classifiers that "
-        "look their neighbours up (ReAugKD)",
-        settings={"tau": 0.07, "alpha": 1.0, "soft": 1.0},
-        inside="classes",
-        **_FINE_TUNING,
-    ),
-}
+    def describe_settings(self) -> list[SettingFacts]:
+        """Return the settings with their defaults and help."""
+        return [
+            SettingFacts(name, self.defaults[name], field.description or _text(field.metadata))
+            for name, field in self.schema.model_fields.items()
+        ]
+
+    def settings(self, given: Mapping[str, Any], rows: int) -> dict[str, Any]:
+        """Return ``given`` checked, with defaults filled in; settings without a value are left out.
+
+        Args:
+            given: name -> value.
+            rows: rows there are to train on; a default queue takes at most half of them. One that starts full
+                is made of training rows, and in a longer one a row would meet its own vector as a negative.
+
+        Raises:
+            ConfigError: if the loss does not take a setting, or not with this value.
+        """
+        values = dict(given)
+        if self.full_queue is not None:
+            values.setdefault("queue", min(self.defaults["queue"], max(1, rows // 2)))
+        try:
+            checked = self.schema.model_validate(values).model_dump()
+        except ValidationError as error:
+            raise ConfigError.joined(
+                [self._problem(one) for one in error.errors(include_url=False)]
+            ) from None
+        return {name: value for name, value in checked.items() if value is not None}
+
+    def make(self, settings: Mapping[str, Any], **facts: Any) -> DistillLoss:
+        """Return the loss as a module.
+
+        Args:
+            settings: checked settings.
+            facts: ``dimension`` of the vectors, ``student_widths`` and ``teacher_widths`` of the layers
+                compared, ``seed`` of first values that are drawn; those it does not name are passed over.
+        """
+        return self.make_from(
+            **{name: value for name, value in facts.items() if name in self._parameters}, **settings
+        )
+
+    def rows_apart(self, settings: Mapping[str, Any]) -> int:
+        """Return how many rows its queue takes out of the training."""
+        return int(settings.get("queue", 0)) if self.full_queue and settings.get("variant") == "code" else 0
+
+    def needs_live_teacher(self, settings: Mapping[str, Any]) -> bool:
+        """Return whether it reads layers, which no cache holds."""
+        return self.inside in ("tokens", "layers") and bool(settings.get("hidden"))
+
+    def needs_token_table(self, settings: Mapping[str, Any]) -> bool:
+        """Return whether it reads the teacher's token embeddings."""
+        return self.inside == "tokens" and bool(settings.get("alpha", 1))
+
+    def needs_labels(self, settings: Mapping[str, Any]) -> bool:
+        """Return whether it reads the corpus's own labels."""
+        return self.inside == "classes" and settings.get("soft", 1) < 1
+
+    def refuse_long_queue(self, settings: Mapping[str, Any], rows: int) -> None:
+        """Refuse a queue that is longer than the rows there are to train on.
+
+        One that starts full could not be filled. One that starts empty would, from the second epoch on, hold
+        the own vectors of more than half of the rows as negatives of them.
+
+        Args:
+            settings: checked settings.
+            rows: training rows, those that a queue takes out of the training among them.
+
+        Raises:
+            DataError: if it is.
+        """
+        count, apart = int(settings.get("queue", 0)), self.rows_apart(settings)
+        most = max(rows - bool(apart), 0)
+        if self.full_queue is None or count <= most:
+            return
+        raise DataError(
+            f"{count} teacher vectors from {rows} training rows; give at most {most}, or train on more rows",
+            "loss.queue",
+        )
+
+    @property
+    def _parameters(self) -> Mapping[str, inspect.Parameter]:
+        return inspect.signature(self.make_from).parameters
+
+    def _problem(self, problem: Any) -> ConfigError:
+        path = ".".join(map(str, problem["loc"]))
+        if problem["type"] == "extra_forbidden":
+            takes = ", ".join(self.schema.model_fields) or "no settings"
+            return ConfigError(f"the loss {self.name} takes {takes}", f"loss.{path}")
+        message = str(problem["msg"]).removeprefix("Value error, ")
+        return ConfigError(f"{message} (found {problem['input']!r})", f"loss.{path}")
 
 
-def needs_live_teacher(config: LossConfig) -> bool:
-    """Return whether a loss, its settings filled in, looks at layers, which no cache holds."""
-    return bool(LOSSES[config.name].inside and config.hidden)
+def register_loss(
+    name: str,
+    *,
+    summary: str,
+    views: int = 1,
+    targets: Targets = "unit vectors",
+    inside: Inside | None = None,
+    full_queue: bool | None = None,
+    lr: float = 7e-4,
+    batch_size: int = 128,
+) -> Callable[[LossT], LossT]:
+    """Register a class as the loss ``name``; for the arguments see :class:`Loss`."""
+
+    def register(cls: LossT) -> LossT:
+        if name in _LOSSES and _LOSSES[name].make_from is not cls:
+            raise ConfigError(f"there is a loss {name!r} already; register {cls.__name__} under another name")
+        _LOSSES[name] = Loss(name, cls, summary, views, targets, inside, full_queue, lr, batch_size)
+        return cls
+
+    return register
 
 
-def needs_token_table(config: LossConfig) -> bool:
-    """Return whether a loss, its settings filled in, looks at the teacher's token embeddings."""
-    return bool(LOSSES[config.name].inside == "tokens" and config.alpha)
+def loss_names() -> list[str]:
+    """Return the names of all losses, in the order of their modules."""
+    _load_all()
+    return list(_LOSSES)
 
 
-def needs_labels(config: LossConfig) -> bool:
-    """Return whether a loss, its settings filled in, looks at the corpus's own labels."""
-    return config.soft is not None and config.soft < 1
-
-
-def refuse_long_queue(config: LossConfig, rows: int) -> None:
-    """Refuse a queue that is longer than the rows there are to train on.
-
-    One that starts full could not be filled. One that starts empty would, from the second epoch on, hold the
-    own vectors of more than half of the rows that are trained on as negatives of them.
-
-    Args:
-        config: the loss, its settings filled in.
-        rows: the training rows, those that a queue takes out of the training among them.
+def get_loss(name: str) -> Loss:
+    """Return a loss by its name, or by ``package.module:Class`` or ``file.py:Class``.
 
     Raises:
-        DataError: if it is.
+        ConfigError: if there is none.
     """
-    starts_full = LOSSES[config.name].full_queue
-    apart = config.variant == "code"
-    most = max(rows - int(apart), 0)
-    count = config.queue or 0
-    if starts_full is None or count <= most:
-        return
-    why = (
-        f"a queue of {count} vectors that starts full takes as many training rows"
-        f"{' out of the training' if apart else ''}"
-        if starts_full
-        else f"a queue of {count} vectors, more than an epoch has, holds most rows' own vector as a negative"
-    )
-    raise DataError(
-        f"loss.queue: {why}, and there are {rows}: give --queue N with at most {most}, or train on more rows"
-    )
+    if is_plugin(name):
+        module, _, attribute = name.rpartition(":")
+        cls = load_object(module, attribute, ConfigError)
+        if not (isinstance(cls, type) and issubclass(cls, DistillLoss)):
+            raise ConfigError(f"{name} is no subclass of DistillLoss", "loss.name")
+        registered = next((loss for loss in _LOSSES.values() if loss.make_from is cls), None)
+        return registered or Loss(name, cls, (inspect.getdoc(cls) or name).partition("\n")[0])
+    names = loss_names()
+    if name not in names:
+        close: Sequence[str] = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise ConfigError(f"no loss {name!r}; {hint}'distill list losses' lists them", "loss.name")
+    return _LOSSES[name]
 
 
-def make_loss(
-    config: LossConfig,
-    dimension: int,
-    *,
-    widths: tuple[Sequence[int], Sequence[int]] = ((), ()),
-    seed: int = 0,
-) -> DistillLoss:
-    """Return the loss ``config`` names; its settings are filled in.
+def _text(metadata: Sequence[object]) -> str:
+    """Return the help in ``Annotated[float, "help"]``."""
+    return next((one for one in metadata if isinstance(one, str)), "")
 
-    Args:
-        config: the name and the settings.
-        dimension: width of the vectors.
-        widths: of the layers that are compared, the student's and the teacher's.
-        seed: of first values that are drawn.
-    """
-    from distill.losses import (
-        classification,
-        contrastive,
-        inside,
-        pointwise,
-        queue_distribution,
-        relational,
-    )
 
-    settings = {name: getattr(config, name) for name in LOSSES[config.name].settings}
-    plain: dict[str, Callable[..., DistillLoss]] = {
-        "mse": pointwise.MSELoss,
-        "cosine": pointwise.CosineLoss,
-        "l2": pointwise.L2Loss,
-        "dual-l2": pointwise.DualL2Loss,
-        "skd": pointwise.SKDLoss,
-        "rkd": relational.RKDLoss,
-        "simtde": inside.SimTDELoss,
-        "lrn-kd": inside.LRNKDLoss,
-        "kd": classification.KDLoss,
-        "rkd-kd": classification.RKDKDLoss,
-        "reaugkd": classification.ReAugKDLoss,
-    }
-    against_a_queue: dict[str, Callable[..., DistillLoss]] = {
-        "ckd": contrastive.CKDLoss,
-        "disco-ckd": contrastive.DisCoCKDLoss,
-        "seed": queue_distribution.SEEDLoss,
-        "congen": queue_distribution.ConGenLoss,
-    }
-    if config.name == "lmx-kd":
-        return inside.LMXKDLoss(*widths, **settings, seed=seed)
-    if config.name in plain:
-        return plain[config.name](**settings)
-    return against_a_queue[config.name](dimension, **settings)
+def _load_all() -> None:
+    package = importlib.import_module("distill.losses")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")

@@ -1,17 +1,30 @@
-"""Losses that compare relations among the rows of a batch: distances of pairs, angles of triples."""
+"""Losses between relations among the rows of a batch: distances of pairs, angles of triples."""
 
 from __future__ import annotations
+
+from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from distill.config.base import NotNegative
 from distill.losses.base import DistillLoss, LossBatch
+from distill.losses.registry import register_loss
 
 # Differences of all pairs with so many rows are held at once.
 _ROWS_AT_ONCE = 16
 
 
+Distance = Annotated[NotNegative, "weight of the distances"]
+Angle = Annotated[NotNegative, "weight of the angles"]
+
+
+@register_loss(
+    "rkd",
+    summary="the teacher's distances and angles among the rows of a batch",
+    targets="as they are",
+)
 class RKDLoss(DistillLoss):
     r"""Relational knowledge distillation: the student's distances and angles follow the teacher's.
 
@@ -32,7 +45,7 @@ class RKDLoss(DistillLoss):
 
     needs_whole_batch = True
 
-    def __init__(self, *, distance: float = 1.0, angle: float = 2.0) -> None:
+    def __init__(self, *, distance: Distance = 1.0, angle: Angle = 2.0) -> None:
         super().__init__()
         self.distance, self.angle = distance, angle
 

@@ -13,7 +13,7 @@ from embedcache.errors import EmbedCacheError, InputError
 from embedcache.views.recipe import parse_views
 
 if TYPE_CHECKING:
-    from distill.config import RunConfig
+    from distill.config.models import RunConfig
     from distill.pipeline.spec import BuildSettings
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from distill.config_sources import merged, put
+from distill.config.tree import merged, put
 from embedcache.teacher.resolve import ALIASES
 
 _PATHS = {

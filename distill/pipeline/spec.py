@@ -9,14 +9,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from distill.config import RunConfig
-from distill.config_sources import Settings, find_problems, over_recipe, read_yaml, suggest_key
+from distill.config.base import PositiveInt, Seed, Settings, StrictConfig
+from distill.config.finetune import FinetuneConfig
+from distill.config.models import RunConfig
+from distill.config.recipes import find_recipe
+from distill.config.sources import find_problems, over_recipe, suggest_key
+from distill.config.tree import read_yaml
 from distill.errors import ConfigError, DistillError
 from distill.evaluation.suites import SUITES
-from distill.finetune_config import FinetuneConfig
 from distill.pipeline.places import TRAINS, placed, with_places
-from distill.recipe import find_recipe
-from distill.strict_config import PositiveInt, Seed, StrictConfig
 
 STEPS = ("build", "run", "finetune", "eval", "export")
 """The steps, in the order they are done in; each may be left out."""
@@ -244,7 +245,7 @@ def _checked(kind: type[BaseModel], values: Any, prefix: str, problems: list[str
     if not isinstance(values, dict):
         problems.append(f"{prefix.rstrip('.')}: expected keys and values (found {values!r})")
         return None
-    found = find_problems(kind, values, prefix)
+    found = [f"{prefix}{problem}" for problem in find_problems(kind, values)]
     problems += found
     return None if found else kind.model_validate(values)
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from distill.config import ONLINE, RunConfig
-from distill.config_sources import Settings
+from distill.config.base import Settings
+from distill.config.finetune import FinetuneConfig
+from distill.config.models import ONLINE, RunConfig
 from distill.digests import ABSENT, folder_digest
 from distill.errors import CheckpointError
-from distill.finetune_config import FinetuneConfig
 from distill.layout import BEST, CHECKPOINT, CONFIG
 from distill.pipeline.digests import Facts, corpus_facts, file_facts, model_facts, settings_facts
 from distill.pipeline.step import PLACES, Done, Watch

@@ -77,8 +77,9 @@ def open_soft_labels(
         labels = label_numbers(corpus.labels(ordered), names, corpus.title)
     elif labelled:
         raise ConfigError(
-            f"loss.soft: the loss needs labels and {corpus.title} has none: build it with --label-column, or "
-            "set loss.soft=1"
+            f"the loss needs labels and {corpus.title} has none: build it with --label-column, or "
+            "set loss.soft=1",
+            "loss.soft",
         )
     return SoftLabels(logits, names, ordered, vectors, labels)
 

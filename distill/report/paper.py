@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from distill.config_sources import over_recipe
-from distill.recipe import Recipe, recipes
+from distill.config.recipes import Recipe, recipes
+from distill.config.sources import over_recipe
 from distill.record import RunRecord
 from distill.students.spec import ALIASES as STUDENTS
 

@@ -229,7 +229,7 @@ def without_head(model: SentenceTransformer) -> SentenceTransformer:
     modules = [module for module in model if not hasattr(module, _ADDED)]
     if len(modules) == len(model):
         raise StudentError(
-            "student.drop_head: no head was added to this student; leave it out, or use --head linear"
+            "no head was added to this student; leave it out, or use --head linear", "student.drop_head"
         )
     bare = SentenceTransformer(modules=modules, device=str(model.device))
     bare.prompts, bare.default_prompt_name = {}, None

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distill.config import RunConfig
-from distill.config_sources import find_problems
+from distill.config.models import RunConfig
+from distill.config.sources import find_problems
 from distill.data.dataset import DistillDataset
 from distill.digests import model_digest
 from distill.errors import ConfigError, DistillError
 from distill.layout import BEST, file_name
-from distill.losses.registry import LOSSES
+from distill.losses.registry import get_loss
 from distill.record import read_record
 from distill.sweep.spec import SEED, SweepSpec
 from distill.training.device import resolve_device
@@ -107,12 +107,15 @@ LEARNED = "learned"
 def shown_value(config: RunConfig, path: str) -> Any:
     """Return the value that the dotted ``path`` leads to, or :data:`LEARNED`."""
     value = value_at(config, path)
-    learned = value is None and path == "loss.tau" and "tau" in LOSSES[config.loss.name].settings
+    learned = value is None and path == "loss.tau" and "tau" in get_loss(config.loss.name).defaults
     return LEARNED if learned else value
 
 
 def value_at(config: RunConfig, path: str) -> Any:
     """Return the value that the dotted ``path`` leads to."""
+    group, _, name = path.partition(".")
+    if group == "loss" and name != "name":
+        return config.loss.settings.get(name)
     value: Any = config
     for part in path.split("."):
         value = getattr(value, part)
@@ -164,7 +167,7 @@ def _plan(
 ) -> PlannedRun:
     values = spec.settings(varied)
     if problems := find_problems(RunConfig, values):
-        raise ConfigError("; ".join(problems))
+        raise ConfigError.joined(problems)
     asked = RunConfig.model_validate(values)
     refuse_remote(asked.cache, "a sweep")
     with open_place(asked) as place:
@@ -179,7 +182,7 @@ def _plan(
     if record is None or not record.is_finished:
         resolve_device(config.training.device)
         looked.check_student(cache, config, dataset)
-    training, views = config.training, LOSSES[config.loss.name].views
+    training, views = config.training, get_loss(config.loss.name).views
     steps = training.count_steps(len(dataset))
     return PlannedRun(
         name,

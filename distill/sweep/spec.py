@@ -12,21 +12,19 @@ from typing import Annotated, Any
 import yaml
 from pydantic import Field, field_validator
 
-from distill.config_sources import (
-    SHORT_KEYS,
-    Settings,
-    find_keys,
+from distill.config.base import Seed, Settings, StrictConfig
+from distill.config.models import RunConfig
+from distill.config.recipes import find_recipe
+from distill.config.sources import (
+    LOSS_SETTINGS,
+    describe_keys,
     make_config,
-    meant,
-    merged,
     over_recipe,
-    put,
-    read_yaml,
+    short_names,
     suggest_key,
 )
+from distill.config.tree import as_number, merged, put, read_yaml
 from distill.errors import ConfigError
-from distill.recipe import find_recipe
-from distill.strict_config import Seed, StrictConfig
 
 SEED = "seed"
 """The key that repeats a setting and makes no other one."""
@@ -167,7 +165,7 @@ def _parse_vary(text: str) -> tuple[str, list[Any]]:
         found = yaml.safe_load(f"[{values}]")
     except yaml.YAMLError as error:
         raise ConfigError(f"--vary {text!r}: {values!r} is no list of YAML values") from error
-    whole, wanted = _whole(key), list(map(meant, found))
+    whole, wanted = _whole(key), list(map(as_number, found))
     if whole == "student.spec" and (pieces := [value for value in wanted if _is_piece(value)]):
         raise ConfigError(
             f"--vary {text!r}: the commas make {pieces[0]!r} a student by itself; put a spec with commas in "
@@ -185,7 +183,7 @@ def _is_piece(value: object) -> bool:
 
 def _whole(key: str) -> str:
     """Return the dotted key that a short one stands for."""
-    return SHORT_KEYS.get(key, key)
+    return short_names(RunConfig).get(key, key)
 
 
 def _without(values: Settings, paths: Iterable[str]) -> Settings:
@@ -202,16 +200,16 @@ def _without(values: Settings, paths: Iterable[str]) -> Settings:
 
 
 def _check(spec: SweepSpec) -> None:
-    known = find_keys()
+    known = [key for key, _ in describe_keys(RunConfig) if key != LOSS_SETTINGS]
     # What may be typed after --vary, but for places.
-    words = [name for name in (*SHORT_KEYS, *known) if name not in _NOT_VARIED]
+    words = [name for name in (*short_names(RunConfig), *known) if name not in _NOT_VARIED]
     problems = []
     for number, block in enumerate(spec.blocks):
         where = f"vary.{number}." if len(spec.blocks) > 1 else "vary."
         for key, values in block.items():
             if key in _NOT_VARIED:
                 problems.append(f"{where}{key}: names a place and cannot be varied")
-            elif key not in known:
+            elif key not in known and not key.startswith("loss."):
                 problems.append(f"{where}{key}: unknown key{suggest_key(key, words)}")
             elif not values:
                 problems.append(f"{where}{key}: no values; give at least one")

@@ -16,7 +16,7 @@ from embedcache.share.mirror import StreamedStore
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from distill.config import RunConfig
+    from distill.config.models import RunConfig
     from distill.data.dataset import DistillDataset
     from distill.data.loader import CheckRows
 

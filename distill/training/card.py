@@ -9,7 +9,7 @@ from distill.card import CardFacts, write_card
 from distill.training.describe import is_in_target_space
 
 if TYPE_CHECKING:
-    from distill.config import LoopConfig, RunConfig
+    from distill.config.models import LoopConfig, RunConfig
     from distill.data.dataset import DistillDataset
     from distill.data.targets import Targets
     from distill.training.run import Run

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from distill.finetune_config import FEWEST_HELD_OUT
+from distill.config.finetune import FEWEST_HELD_OUT
 from distill.training.objective import gather_all
 from embedcache.codecs import Vectors
 from embedcache.teacher.tokenize import FastTokenizer, TokenizedTexts

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from distill.config import RunConfig
+from distill.config.models import RunConfig
 from distill.data.dataset import DistillDataset
 from distill.data.targets import Targets
 from distill.errors import CheckpointError
 from distill.layout import TARGETS
-from distill.losses.registry import LOSSES
+from distill.losses.registry import get_loss
 from distill.record import (
     CorpusRecord,
     DevRecord,
@@ -91,7 +91,7 @@ def new_record(
 
 def is_in_target_space(config: RunConfig) -> bool:
     """Return whether the student's vectors are comparable with its targets, number by number."""
-    return not config.student.drop_head and LOSSES[config.loss.name].targets != "soft labels alone"
+    return not config.student.drop_head and get_loss(config.loss.name).targets != "soft labels alone"
 
 
 def describe_dev(data: str | None, rows: Sequence[str] | None = None) -> DevRecord | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from distill.config import LoopConfig
+from distill.config.models import LoopConfig
 from distill.errors import ConfigError
 from embedcache.teacher.inference import has_native_bfloat16
 
@@ -27,13 +27,15 @@ def resolve_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ConfigError(f"training.device: {name!r} is no device; use auto, cpu, cuda or cuda:1") from error
+        raise ConfigError(
+            f"{name!r} is no device; use auto, cpu, cuda or cuda:1", "training.device"
+        ) from error
     there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     count = there.get(device.type, 0)
     if (device.index or 0) >= count:
         raise ConfigError(
-            f"training.device: {name!r} is asked for, and this machine has {count} {device.type} devices; "
-            "use auto or cpu"
+            f"{name!r} is asked for, and this machine has {count} {device.type} devices; use auto or cpu",
+            "training.device",
         )
     return device
 
@@ -55,7 +57,7 @@ def make_accelerator(config: LoopConfig) -> Accelerator:
         else:
             precision = "bf16" if device.type == "cpu" and has_native_bfloat16() else "no"
     if precision == "fp16" and device.type == "cpu":
-        raise ConfigError("training.mixed_precision: fp16 needs a GPU; use bf16, no or auto on a CPU")
+        raise ConfigError("fp16 needs a GPU; use bf16, no or auto on a CPU", "training.mixed_precision")
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
     # accelerate keeps one state a process and refuses a second run of another device or precision.

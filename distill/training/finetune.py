@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from distill.config_sources import keyword_flags, load_config
+from distill.config.finetune import FinetuneConfig
+from distill.config.sources import keyword_options, load_config
 from distill.data.triples import Triples, TripleSource, read_sentences, read_triples, tokenise
 from distill.errors import ConfigError
 from distill.evaluation.sts import read_pairs
-from distill.finetune_config import FINETUNE_SHORT_KEYS, FinetuneConfig
 from distill.layout import BEST, CONFIG, HELD_OUT, TARGETS
-from distill.record import CorpusRecord, RunRecord, TrainResult, identity_digest, seeds_of, setting_of
+from distill.record import CorpusRecord, RunRecord, TrainResult, seeds_of, setting_of
 from distill.students.build import open_student
 from distill.training.contrastive import Contrast, InfoNCE, nearest_selector
 from distill.training.describe import describe_dev, refuse_other_data
@@ -129,16 +129,15 @@ def finetune(
         triples: file of anchors, positives and hard negatives.
         sentences: file of texts, instead of triples.
         on_progress: called after every step.
-        settings: keys of the configuration. Those of ``distill.finetune_config.FINETUNE_SHORT_KEYS`` may
-            stand without their group; every other key is given in its own, as for :func:`distill.run`.
+        settings: settings of the configuration, as for :func:`distill.run`.
 
     Raises:
         ConfigError: naming every key that is unknown or has a value that cannot be used; else as
             :func:`finetune_config`.
     """
     texts = {"start": start, "triples": triples, "sentences": sentences}
-    flags = keyword_flags({**texts, **settings}, FINETUNE_SHORT_KEYS)
-    return finetune_config(load_config(flags=flags, kind=FinetuneConfig), on_progress)
+    options = keyword_options(FinetuneConfig, {**texts, **settings})
+    return finetune_config(load_config(FinetuneConfig, options=options), on_progress)
 
 
 def finetune_config(
@@ -161,7 +160,7 @@ def finetune_config(
         TrainingError: if the loss becomes NaN or infinite.
         EmbedCacheError: if the file of texts cannot be read.
     """
-    identity = identity_digest(config)
+    identity = config.identity_digest()
     folder, config = claim_folder(
         config, lambda: default_out(config.start, config.triples or config.sentences or "", KIND)
     )
@@ -198,8 +197,8 @@ def resume_finetune(
     """
     folder = Path(folder).expanduser()
     record = read_interrupted(folder, KIND)
-    flags = {**machine_flags(device, threads), "out": str(folder)}
-    config = load_config(folder / CONFIG, flags=flags, kind=FinetuneConfig)
+    options = {**machine_flags(device, threads), "out": str(folder)}
+    config = load_config(FinetuneConfig, folder / CONFIG, options=options)
     training = _prepare(config, folder, on_progress)
     now = _record(training, record.recipe, record.identity)
     refuse_other_data(record, now)
@@ -219,8 +218,9 @@ def _prepare(config: FinetuneConfig, folder: Path, on_progress: OnProgress | Non
         rows, held_out = everything.split(config.evaluation.held_out, config.seed)
     if len(rows) < 2:
         raise ConfigError(
-            f"evaluation.held_out: {config.evaluation.held_out} leaves {len(rows)} of {len(everything)} rows "
-            "to train on; hold out fewer"
+            f"{config.evaluation.held_out} leaves {len(rows)} of {len(everything)} rows "
+            "to train on; hold out fewer",
+            "evaluation.held_out",
         )
     refuse_long_warmup(config, len(rows))
     accelerator = make_accelerator(config.training)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
-from distill.config import RunConfig
+from distill.config.models import RunConfig
 from distill.errors import CheckpointError, ConfigError
 from distill.layout import BEST, CHECKPOINT, CONFIG, HELD_OUT, LOCK, METRICS, RECORD, resume_command
 from distill.record import RunRecord, read_record
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from distill.classification.config import TeachConfig
+    from distill.config.finetune import FinetuneConfig
     from distill.data.dataset import DistillDataset
-    from distill.finetune_config import FinetuneConfig
     from distill.reaugkd.head import LabelHead
 
 _OLD = "-old"
@@ -37,23 +37,24 @@ C = TypeVar("C", "RunConfig", "FinetuneConfig", "TeachConfig")
 def require_free(folder: Path, *, overwrite: bool) -> None:
     """Raise :class:`ConfigError` where ``folder`` holds a run or other things that may not be replaced."""
     if folder.is_file():
-        raise ConfigError(f"out: {folder} is a file; give a folder")
+        raise ConfigError(f"{folder} is a file; give a folder", "out")
     if not folder.is_dir() or not {path.name for path in folder.iterdir()} - {LOCK}:
         return
     record = read_record(folder)
     if record is None:
-        raise ConfigError(f"out: {folder} is not empty and holds no run; give another --out")
+        raise ConfigError(f"{folder} is not empty and holds no run; give another --out", "out")
     if overwrite:
         return
     if record.is_finished:
         raise ConfigError(
-            f"out: {folder} holds a run already; give another --out, or replace it with --overwrite"
+            f"{folder} holds a run already; give another --out, or replace it with --overwrite", "out"
         )
     if (folder / CHECKPOINT).is_file():
         raise ConfigError(
-            f"out: {folder} holds a run that was interrupted; go on with "
+            f"{folder} holds a run that was interrupted; go on with "
             f"'{resume_command(folder)}', or "
-            "start anew with --overwrite"
+            "start anew with --overwrite",
+            "out",
         )
 
 
@@ -152,8 +153,9 @@ def _only_holder(path: Path) -> Iterator[TextIO]:
                 # It is empty for the moment between being locked and being written.
                 number = file.read().strip()
                 raise ConfigError(
-                    f"out: another process{f' (number {number})' if number else ''} is training into "
-                    f"{path.parent}: wait until it has ended; a new run can go into another --out meanwhile"
+                    f"another process{f' (number {number})' if number else ''} is training into "
+                    f"{path.parent}: wait until it has ended; a new run can go into another --out meanwhile",
+                    "out",
                 ) from None
             except FileNotFoundError:
                 current = False

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from distill.classification.outputs import ClassOutputs
 from distill.errors import ConfigError
-from distill.losses.registry import LOSSES, make_loss, needs_live_teacher, needs_token_table
+from distill.losses.registry import get_loss
 from distill.reaugkd.soft_labels import base_teacher
 from distill.training.hidden_states import HiddenStates
 from distill.training.inside import Inside
@@ -20,7 +20,7 @@ from embedcache.teacher.load import Teacher, load_by_contract
 if TYPE_CHECKING:
     import torch
 
-    from distill.config import RunConfig
+    from distill.config.models import RunConfig
     from distill.data.dataset import DistillDataset
     from distill.training.student import StudentParts
 
@@ -49,19 +49,25 @@ def make_objective(
         TeacherError, ContractMismatchError: if it looks at the teacher's layers, and it cannot be loaded.
         ConfigError, StudentError: if the student does not fit what is looked at.
     """
-    loss, inside = config.loss, list[Inside]()
+    loss, settings, inside = get_loss(config.loss.name), config.loss.settings, list[Inside]()
     widths: tuple[Sequence[int], Sequence[int]] = ((), ())
-    if needs_token_table(loss):
+    if loss.needs_token_table(settings):
         table = cache.token_table(dataset.teacher)
-        inside.append(
-            TokenEmbeddings(student.model, table, loss.over or "tokens", loss.embeddings or "block")
-        )
-    if needs_live_teacher(loss):
-        which: Literal["last", "spread"] = "spread" if loss.name == "lmx-kd" else "last"
-        layers = HiddenStates(student.model, live_teacher(), which, device, scaled=loss.scale == "relative")
+        over, embeddings = settings.get("over", "tokens"), settings.get("embeddings", "block")
+        inside.append(TokenEmbeddings(student.model, table, over, embeddings))
+    if loss.needs_live_teacher(settings):
+        which: Literal["last", "spread"] = "spread" if loss.inside == "layers" else "last"
+        scaled = settings.get("scale") == "relative"
+        layers = HiddenStates(student.model, live_teacher(), which, device, scaled=scaled)
         inside.append(layers)
         widths = layers.widths
-    made = make_loss(loss, dataset.targets.dimension, widths=widths, seed=config.seed)
+    made = loss.make(
+        settings,
+        dimension=dataset.targets.dimension,
+        student_widths=widths[0],
+        teacher_widths=widths[1],
+        seed=config.seed,
+    )
     if dataset.soft is not None and student.classifier is not None:
         outputs = ClassOutputs(student.classifier, dataset.soft)
         # Optimised, moved and saved as what a loss learns is.
@@ -112,7 +118,9 @@ def refuse_online(config: RunConfig, dataset: DistillDataset) -> None:
     Raises:
         ConfigError: if one is there without the other, or the targets are not one teacher's own vectors.
     """
-    name, live = config.loss.name, needs_live_teacher(config.loss)
+    name, settings = config.loss.name, config.loss.settings
+    loss = get_loss(name)
+    live = loss.needs_live_teacher(settings)
     if live and not config.online:
         raise ConfigError(
             f"loss {name}: it looks at the teacher's layers, so the teacher itself is run at every step: say "
@@ -123,7 +131,7 @@ def refuse_online(config: RunConfig, dataset: DistillDataset) -> None:
             f"teacher {config.teacher!r}: the loss {name}, as it is set, needs the cached vectors only; name "
             "the teacher without 'online', or choose lmx-kd or simtde with loss.hidden above 0"
         )
-    looks_inside = live or needs_token_table(config.loss) or LOSSES[name].inside == "classes"
+    looks_inside = live or loss.needs_token_table(settings) or loss.inside == "classes"
     if looks_inside and dataset.targets.combination:
         raise ConfigError(
             f"loss {name}: it looks inside one teacher, found targets that are put together or projected; "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from distill.config import OptimizerConfig
+from distill.config.models import OptimizerConfig
 
 
 def make_optimizer(modules: list[nn.Module], config: OptimizerConfig) -> torch.optim.AdamW:

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distill.errors import ConfigError
-from distill.losses.registry import LOSSES
+from distill.losses.registry import get_loss
 from distill.training.tracking import OnProgress, TrainProgress
 from embedcache.cache import Cache
 from embedcache.errors import MissingInputError
 from embedcache.sizes import readable
 
 if TYPE_CHECKING:
-    from distill.config import RunConfig
+    from distill.config.models import RunConfig
     from embedcache.contract import Contract
     from embedcache.share.sample import SampleCheck
     from embedcache.store import ShardStore
@@ -80,7 +80,7 @@ def open_place(
         corpus=corpus,
         require_signature=stream.require_signature,
         limit=stream.limit,
-        with_logits=LOSSES[config.loss.name].inside == "classes",
+        with_logits=get_loss(config.loss.name).inside == "classes",
         progress=_Fetching(tell),
         on_sample=_noting(tell),
     ) as mirror:
@@ -114,8 +114,9 @@ def refuse_remote(cache: str, what: str) -> None:
     """
     if _is_remote(cache):
         raise ConfigError(
-            f"cache: {cache} is a remote, and {what} needs a cache of this machine: fetch it first, with "
-            f"'embedcache pull {cache} --cache DIR', and give --cache DIR ('distill run' takes remotes)"
+            f"{cache} is a remote, and {what} needs a cache of this machine: fetch it first, with "
+            f"'embedcache pull {cache} --cache DIR', and give --cache DIR ('distill run' takes remotes)",
+            "cache",
         )
 
 
@@ -128,8 +129,9 @@ def refuse_unknown_rows(where: str | None, place: Place) -> None:
     found = None if place.open_store is None else _FROM_VECTORS.search(where or "")
     if found is not None:
         raise ConfigError(
-            f"training.where: {found[0]!r} needs all vectors, and with --cache-limit they come during the "
-            "training: use the corpus's own columns, or leave --cache-limit out"
+            f"{found[0]!r} needs all vectors, and with --cache-limit they come during the "
+            "training: use the corpus's own columns, or leave --cache-limit out",
+            "training.where",
         )
 
 

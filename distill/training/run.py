@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distill.config import RunConfig
-from distill.config_sources import SHORT_KEYS, keyword_flags, load_config
+from distill.config.models import RunConfig
+from distill.config.sources import keyword_options, load_config
 from distill.data.loader import CheckRows
 from distill.layout import BEST, CONFIG, default_folder
-from distill.record import RunRecord, TrainResult, identity_digest
+from distill.record import RunRecord, TrainResult
 from distill.training.admission import admit_first_window
 from distill.training.card import write_run_card
 from distill.training.describe import new_record, refuse_other_data
@@ -105,7 +106,7 @@ def run_config(config: RunConfig, on_progress: OnProgress | None = None, *, reci
 
 
 def _run(place: Place, config: RunConfig, on_progress: OnProgress | None, recipe: str | None) -> Run:
-    cache, identity = place.cache, identity_digest(config)
+    cache, identity = place.cache, config.identity_digest()
     dataset, config = open_training_data(place, config, on_progress)
     folder, config = claim_folder(config, lambda: _default_out(config, dataset.corpus.name))
     admit_later = admit_first_window(dataset, config)
@@ -143,8 +144,8 @@ def resume(
     """
     folder = Path(folder).expanduser()
     record = read_interrupted(folder, "run")
-    flags = {**machine_flags(device, threads), "cache": cache, "out": str(folder)}
-    config = load_config(folder / CONFIG, flags=flags)
+    options = {**machine_flags(device, threads), "cache": cache, "out": str(folder)}
+    config = load_config(RunConfig, folder / CONFIG, options=options)
     with open_place(config, on_progress, digest=record.corpus.digest) as place:
         opened = place.cache
         dataset, config = open_training_data(place, config, on_progress)
@@ -159,20 +160,44 @@ def resume(
             return _train(training, now, admit_later, on_progress)
 
 
-def run(*, on_progress: OnProgress | None = None, **settings: Any) -> Run:
-    """Train a student; the keyword form of :func:`run_config`.
+def run(
+    cache: str | Path,
+    student: str | Path = "layers:3",
+    loss: str | Mapping[str, Any] = "mse",
+    teacher: str | Sequence[str] | None = None,
+    corpus: str | None = None,
+    out: str | Path | None = None,
+    *,
+    on_progress: OnProgress | None = None,
+    **settings: Any,
+) -> Run:
+    """Train a student on the vectors of a cache.
 
     Args:
+        cache: folder of the cache, or name or URL of a remote.
+        student: short name, hub id, folder, or form such as ``layers:3``.
+        loss: name of a loss, or its name and settings: ``{"name": "simtde", "alpha": 0.2}``.
+        teacher: teacher in the cache, or several; default: the only one.
+        corpus: corpus in the cache; default: the only one.
+        out: folder of the run; default: ``runs/CORPUS-STUDENT-LOSS``.
         on_progress: called after every step.
-        settings: keys of the configuration. Those of ``distill.config_sources.SHORT_KEYS`` may stand without
-            their group: ``student="layers:3"``, ``epochs=4``, ``lr=3e-4``; every other key is given in its
-            own: ``optimizer={"eps": 1e-6}``.
+        settings: other settings of :class:`RunConfig`, by short name (``epochs=4``, ``lr=3e-4``) or group
+            (``optimizer={"eps": 1e-6}``).
 
     Raises:
         ConfigError: naming every key that is unknown or has a value that cannot be used; else as
             :func:`run_config`.
     """
-    return run_config(load_config(flags=keyword_flags(settings, SHORT_KEYS)), on_progress)
+    named: dict[str, object] = {
+        "cache": cache,
+        "student": student,
+        "loss": loss,
+        "corpus": corpus,
+        "out": out,
+    }
+    named["teacher"] = teacher if teacher is None or isinstance(teacher, str) else list(teacher)
+    options = keyword_options(RunConfig, {**named, **settings})
+    return run_config(load_config(RunConfig, options=options), on_progress)
 
 
 def _train(

@@ -17,8 +17,9 @@ def warmup_steps(warmup: float, total_steps: int) -> int:
     steps = round(warmup * total_steps) if warmup < 1 else round(warmup)
     if steps >= total_steps and steps > 0:
         raise ConfigError(
-            f"optimizer.warmup: {steps} steps of warm-up in a run of {total_steps} steps never reach the "
-            "peak learning rate; lower it, or give a share below 1 such as 0.06"
+            f"{steps} steps of warm-up in a run of {total_steps} steps never reach the "
+            "peak learning rate; lower it, or give a share below 1 such as 0.06",
+            "optimizer.warmup",
         )
     return steps
 

@@ -118,9 +118,10 @@ def pair_selector(data: str, tokenizer: FastTokenizer) -> PairSelector:
     pairs = read_pairs(path, path.stem)
     if held_back := sum(subset.strip().lower() == "test" for subset in pairs.subsets):
         raise ConfigError(
-            f"evaluation.data: {held_back} of {len(pairs.subsets)} pairs of {path.name} are of subset "
+            f"{held_back} of {len(pairs.subsets)} pairs of {path.name} are of subset "
             "'test'; a checkpoint chosen on them makes the test score worthless. Copy the file without "
-            "those rows and give the copy"
+            "those rows and give the copy",
+            "evaluation.data",
         )
     place: dict[str, int] = {}
     first, second = (

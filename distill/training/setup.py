@@ -14,12 +14,12 @@ import torch
 
 from distill.classification.outputs import soft_labels
 from distill.classification.selection import class_selector, with_dev_columns
-from distill.config import ONLINE
+from distill.config.models import ONLINE
 from distill.data.ahead import Ahead
 from distill.data.dataset import DistillDataset, open_dataset
 from distill.data.source import DistillSource
 from distill.errors import ConfigError
-from distill.losses.registry import LOSSES, refuse_long_queue
+from distill.losses.registry import get_loss
 from distill.reaugkd.head import LabelHead
 from distill.record import RunRecord, TrainResult
 from distill.students.build import build_student, count_parameters
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
     from numpy.typing import NDArray
 
-    from distill.config import RunConfig, TrainerConfig
+    from distill.config.models import RunConfig, TrainerConfig
     from distill.data.loader import CheckRows
     from distill.data.source import Source
     from distill.training.objective import Objective
@@ -63,16 +63,17 @@ def open_training_data(
         DataError: if the loss's queue is longer than the rows to train on; else as :func:`open_dataset`.
         InputError: as :func:`open_dataset`.
     """
-    cache, facts = place.cache, LOSSES[config.loss.name]
+    cache, facts = place.cache, get_loss(config.loss.name)
     refuse_unknown_rows(config.training.where, place)
     views = choose_views(config.loss.name, config.training.views, cache.corpus(place.corpus))
     # Rows that are chosen by number must not depend on what is filled in later.
-    apart = config.loss.variant == "code" and facts.full_queue is True
+    apart = config.loss.settings.get("variant") == "code" and facts.full_queue is True
 
     def queued(distinct: int) -> int:
         resolved = config.resolved(distinct)
-        refuse_long_queue(resolved.loss, distinct - (resolved.evaluation.held_out or 0))
-        return (resolved.loss.queue or 0) if facts.full_queue else 0
+        settings = resolved.loss.settings
+        facts.refuse_long_queue(settings, distinct - (resolved.evaluation.held_out or 0))
+        return int(settings["queue"]) if facts.full_queue else 0
 
     dataset = open_dataset(
         cache,
@@ -252,7 +253,7 @@ def prepare_student(
     if config.tracking.tensorboard:
         require_tensorboard()
     targets, student = dataset.targets, config.student
-    facts = LOSSES[config.loss.name]
+    facts = get_loss(config.loss.name)
     reader: Literal["on targets", "alone"] | None = None
     if facts.inside == "classes":
         reader = "alone" if facts.targets == "soft labels alone" else "on targets"
@@ -365,7 +366,7 @@ def prepare(
     trainer = make_trainer(
         student,
         make_objective(cache, config, dataset, student, live_teacher, accelerator.device),
-        DistillSource(dataset, views, LOSSES[config.loss.name].views, ahead(dataset, config)),
+        DistillSource(dataset, views, get_loss(config.loss.name).views, ahead(dataset, config)),
         config,
         accelerator,
         folder,

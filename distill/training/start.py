@@ -49,7 +49,7 @@ class Start:
             what: what messages call what is trained.
         """
         if self.run == folder.resolve():
-            raise ConfigError(f"out: {folder} is the run that the {what} comes from; give another --out")
+            raise ConfigError(f"{folder} is the run that the {what} comes from; give another --out", "out")
 
 
 def default_out(spec: str, file: str, kind: str) -> str:
@@ -74,15 +74,15 @@ def find_start(spec: str) -> Start:
     run = run_folder(spec)
     if run is None:
         if missing := describe_missing(spec):
-            raise ConfigError(f"start: {missing}")
+            raise ConfigError(f"{missing}", "start")
         return Start(spec, None, None)
     record = read_record(run)
     if record is None:
         raise ConfigError(
-            f"start: the record of the run {run} is damaged; name {run / BEST} copied elsewhere"
+            f"the record of the run {run} is damaged; name {run / BEST} copied elsewhere", "start"
         )
     if not record.is_finished:
         raise ConfigError(
-            f"start: the run {run} is not finished; go on with it by 'distill {record.kind} --resume {run}'"
+            f"the run {run} is not finished; go on with it by 'distill {record.kind} --resume {run}'", "start"
         )
     return Start(str(run / BEST), run, record)

@@ -14,8 +14,8 @@ from embedcache.teacher.tokenize import FastTokenizer, fast_tokenizer
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from distill.config.models import SelectionConfig
     from distill.reaugkd.head import LabelHead
-    from distill.selection_config import SelectionConfig
     from distill.training.selection import Selector
 
 

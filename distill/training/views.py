@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distill.errors import ConfigError
-from distill.losses.registry import LOSSES
+from distill.losses.registry import get_loss
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.part import ORIGINAL
 from embedcache.errors import InputError
@@ -22,15 +22,16 @@ def choose_views(loss: str, asked: list[str] | None, corpus: Corpus) -> list[str
         ConfigError: if the corpus lacks a view, or the loss takes another number of them.
     """
     there = [ORIGINAL, *corpus.view_names()]
-    wanted = LOSSES[loss].views
+    wanted = get_loss(loss).views
     chosen = asked or there[: 1 if wanted == 1 else None]
     if unknown := [name for name in chosen if name not in there]:
         raise ConfigError(
-            f"training.views: corpus {corpus.name!r} has no view {unknown[0]!r}; it has {', '.join(there)}. "
-            f"Name one of them, or add one: {_build(corpus, unknown[0])}"
+            f"corpus {corpus.name!r} has no view {unknown[0]!r}; it has {', '.join(there)}. "
+            f"Name one of them, or add one: {_build(corpus, unknown[0])}",
+            "training.views",
         )
     if repeated := [name for name in dict.fromkeys(chosen) if chosen.count(name) > 1]:
-        raise ConfigError(f"training.views: {repeated[0]!r} stands more than once; name each view once")
+        raise ConfigError(f"{repeated[0]!r} stands more than once; name each view once", "training.views")
     if len(chosen) < wanted:
         raise ConfigError(
             f"loss {loss} trains on two views of each row, and "
@@ -43,8 +44,9 @@ def choose_views(loss: str, asked: list[str] | None, corpus: Corpus) -> list[str
         )
     if wanted == 1 and len(chosen) > 1:
         raise ConfigError(
-            f"training.views: loss {loss} trains on one view of each row, and {len(chosen)} are named: name "
-            "one, or choose a loss of two views ('distill losses' lists them)"
+            f"loss {loss} trains on one view of each row, and {len(chosen)} are named: name "
+            "one, or choose a loss of two views ('distill losses' lists them)",
+            "training.views",
         )
     return chosen
 

@@ -9,6 +9,7 @@ from typing import Any
 import flat_build
 
 import distill
+from distill.losses.registry import get_loss
 from distill.training.run import Run
 from embedcache.cache import Cache
 from embedcache.testing import sentences
@@ -30,7 +31,14 @@ def build_ten_shards(folder: Path, teacher: Path) -> Path:
 
 
 def small_run(cache: Path, out: Path, **settings: Any) -> Run:
-    """A run of a few steps, on the CPU in float32; a model so small is fastest on one thread."""
+    """A run of a few steps, on the CPU in float32; a model so small is fastest on one thread.
+
+    Settings of the loss may stand beside the others.
+    """
+    loss = settings.get("loss", "mse")
+    if isinstance(loss, str):
+        own = {name: settings.pop(name) for name in get_loss(loss).defaults if name in settings}
+        settings["loss"] = {"name": loss, **own}
     defaults: dict[str, Any] = {
         "student": "layers:1",
         "epochs": 1,

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from distill.config import LossConfig, RunConfig
 from distill.losses.base import DistillLoss, LossBatch
-from distill.losses.registry import make_loss
+from distill.losses.registry import get_loss
 
 Reference = Callable[[tuple[Tensor, ...]], Tensor]
 
@@ -28,8 +27,8 @@ def draw_batch(views: int, rows: int, width: int, seed: int) -> LossBatch:
 
 def made(name: str, width: int = 4, rows: int = 200_000, **given: object) -> DistillLoss:
     """Return a loss as a run makes it, with its defaults but for those ``given``."""
-    config = RunConfig(cache="c", loss=LossConfig.model_validate({"name": name, **given}))
-    return make_loss(config.resolved(rows).loss, width)
+    loss = get_loss(name)
+    return loss.make(loss.settings(given, rows), dimension=width, student_widths=(), teacher_widths=())
 
 
 def rows_from(start: int, count: int) -> Tensor:

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Literal, get_args, get_origin
 
 import click
 import pytest
@@ -16,73 +15,32 @@ from distill_helpers import HELD_OUT
 
 from distill.cli.main import cli, main
 from distill.cli.progress import describe, train_progress
-from distill.cli.train import run_command
-from distill.config_sources import SHORT_KEYS
+from distill.config.base import Key, keys
+from distill.config.models import RunConfig
 from distill.errors import ExportError, TrainingError
 from distill.layout import describe_missing
-from distill.losses.registry import LOSSES
+from distill.losses.registry import get_loss, loss_names
 from distill.training.tracking import TrainProgress
 
 pytest_plugins = ["distill_fixtures"]
 
-NOT_SETTINGS = {"recipe", "config_file", "assignments", "resumed", "dump_config", "as_json"}
-FLAG_VALUES = {
-    "cache": "elsewhere",
-    "corpus": "nli",
-    "teacher": "large",
-    "target_dim": 12,
-    "teacher_model": "models/large",
-    "student": "layers:2",
-    "loss": "ckd",
-    "head": "tanh",
-    "drop_head": True,
-    "max_length": 33,
-    "epochs": 7,
-    "batch_size": 11,
-    "lr": 1e-5,
-    "schedule": "linear",
-    "warmup": 17.0,
-    "weight_decay": 0.5,
-    "limit": 99,
-    "max_steps": 70,
-    "where": "label = 3",
-    "pooling": "cls",
-    "dropout": 0.2,
-    "mixed_precision": "no",
-    "device": "cpu",
-    "threads": 3,
-    "variant": "code",
-    "tau": 0.07,
-    "teacher_tau": 0.08,
-    "alpha": 0.3,
-    "soft": 0.25,
-    "queue": 12,
-    "distance": 3.0,
-    "angle": 4.0,
-    "over": "vocabulary",
-    "embeddings": "word",
-    "scale": "relative",
-    "hidden": 0.4,
-    "dev": "dev.tsv",
-    "held_out": 8,
-    "eval_every": 9,
-    "patience": 4,
-    "patience_epochs": 1.5,
-    "checkpoint_every": 40,
-    "tensorboard": True,
-    "seed": 6,
-    "dev_text": "premise",
-    "dev_text2": "hypothesis",
-    "dev_label": "gold",
-    "mirror": "near",
-    "cache_limit": 20_000_000,
-    "require_signature": "team-key.pub",
-    "out": "there",
-    "overwrite": True,
-}
-# What is given several times has a test of its own.
-NOT_ALONE = {"teacher_weights", "views", "dev_rows"}
-SETTINGS = [option for option in run_command.params if option.name not in NOT_SETTINGS | NOT_ALONE]
+OPTIONS = [key for key in keys(RunConfig) if key.option is not None]
+
+
+def sample(key: Key) -> tuple[list[str], object]:
+    """Return words to type for an option, and the value they are to set."""
+    if key.annotation is bool:
+        return [key.option], True
+    if get_origin(key.annotation) is Literal:
+        value = next(one for one in get_args(key.annotation) if one != key.default)
+        return [key.option, value], value
+    if key.path == "teacher_weights":
+        return [key.option, "1", "--teacher", "a", "--teacher", "b", key.option, "2"], [1.0, 2.0]
+    if get_origin(key.annotation) is list:
+        values = ["a", "b"]
+        return [key.option, "a", key.option, "b"], values
+    value = {int: 77, float: 0.375}.get(key.annotation, "something")
+    return [key.option, "77" if key.metavar == "SIZE" else str(value)], 77 if key.metavar == "SIZE" else value
 
 
 def run_main(monkeypatch, capsys, *arguments: object) -> tuple[int, str, str]:
@@ -109,27 +67,13 @@ def dumped(*arguments: str) -> dict[str, object]:
     return flat(yaml.safe_load(result.stdout))
 
 
-@pytest.mark.parametrize("option", SETTINGS, ids=lambda option: option.name)
-def test_every_flag_changes_its_key_and_no_other(option):
-    value = FLAG_VALUES[option.name]
-    before = dumped("--cache", "c")
-    after = dumped("--cache", "c", option.opts[0], *([] if option.is_flag else [str(value)]))
-    key = SHORT_KEYS.get(option.name, option.name)
-    assert before[key] != value
-    assert after == {**before, key: value}
-
-
-def test_flags_that_repeat_make_lists():
-    several = ("--teacher", "a", "--teacher", "b", "--teacher-weight", "1", "--teacher-weight", "0.5")
-    several += ("--view", "original", "--view", "crop")
-    several += ("--dev-rows", "split=dev", "--dev-rows", "lang=en")
-    expected = {
-        "teacher": ["a", "b"],
-        "teacher_weights": [1.0, 0.5],
-        "training.views": ["original", "crop"],
-        "evaluation.rows": ["split=dev", "lang=en"],
-    }
-    assert dumped("--cache", "c", *several) == {**dumped("--cache", "c"), **expected}
+@pytest.mark.parametrize("key", OPTIONS, ids=lambda key: key.option)
+def test_every_option_changes_its_key_and_no_other(key):
+    words, value = sample(key)
+    before, after = dumped("--cache", "c"), dumped("--cache", "c", *words)
+    assert before[key.path] != value
+    others = {"teacher": ["a", "b"]} if key.path == "teacher_weights" else {}
+    assert after == {**before, **others, key.path: value}
 
 
 def test_flags_that_are_not_given_leave_the_file_as_it_is(tmp_path):
@@ -191,13 +135,13 @@ def test_every_command_and_option_has_help(name, command):
 
 
 def test_the_commands_are_those_of_the_documentation():
-    assert {"run", "losses", "eval", "export"} <= set(cli.commands)
+    assert {"run", "list", "eval", "export"} <= set(cli.commands)
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["run"], "cache: missing (give --cache DIR)"),
+        (["run"], "cache: missing; give --cache"),
         (["run", "--cache", "nowhere"], "nowhere"),
         (["run", "--cache", "c", "--set", "training.epoch=3"], "did you mean training.epochs?"),
         (["run", "--cache", "c", "--loss", "kl"], "--loss: "),
@@ -218,28 +162,33 @@ def test_the_commands_are_those_of_the_documentation():
             "no view 'crop'; it has original. Name one",
         ),
         (["run", "--cache", "CACHE", "--view", "original", "--view", "original"], "more than once"),
-        (["run", "--cache", "CACHE", "--loss", "seed", "--queue", "500"], "--queue: a queue of 500"),
-        (["run", "--cache", "CACHE", "--loss", "ckd", "--queue", "99999"], "own vector as a negative"),
-        (["run", "--cache", "CACHE", "--loss", "ckd", "--queue", "158"], "give --queue N with at most 157"),
-        (["run", "--cache", "CACHE", "--loss", "mse", "--tau", "0.1"], "--tau: the loss mse takes no"),
+        (
+            ["run", "--cache", "CACHE", "--loss", "seed", "--set", "loss.queue=500"],
+            "loss.queue: 500 teacher vectors",
+        ),
+        (["run", "--cache", "CACHE", "--loss", "ckd", "--set", "loss.queue=158"], "give at most 157"),
+        (
+            ["run", "--cache", "CACHE", "--loss", "mse", "--set", "loss.tau=0.1"],
+            "loss.tau: the loss mse takes no",
+        ),
         (["run", "--cache", "CACHE", "--drop-head"], "--drop-head: no head was added to this"),
         (["run", "--cache", "CACHE", "--warmup", "1000"], "never reach the peak learning rate"),
         (
             ["run", "--cache", "CACHE", "--held-out", "0", "--patience-epochs", "1"],
-            "--patience-epochs: 1.0 without a new best",
+            "1.0 without a new best",
         ),
         (
             ["run", "--cache", "CACHE", "--held-out", "0", "--set", "evaluation.patience_epochs=1"],
-            "evaluation.patience_epochs: 1.0 without a new best",
+            "1.0 without a new best",
         ),
         (["run", "--resume", "nowhere"], "nowhere holds no run"),
         (
             ["run", "--cache", "CACHE", "--mirror", "m", "--cache-limit", "1GB"],
-            "--mirror and --cache-limit: only for a remote, and the cache",
+            "only for a remote, and the cache",
         ),
         (
             ["run", "--cache", "CACHE", "--require-signature", "k.pub"],
-            "--require-signature: only for a remote",
+            "only for a remote",
         ),
         (["run", "--cache", "CACHE", "--where", "row < 1"], "1 of the 160 rows of corpus"),
         (["run", "--cache", "CACHE", "--where", "row < 1"], "expected one batch of 128 at least"),
@@ -270,22 +219,10 @@ def test_a_setting_that_is_refused_says_which_recipe_or_file_set_it(
     recipe = ("--recipe", "distilcse/bert-base-ckd")
     file = tmp_path / "a.yaml"
     file.write_text("loss: {name: seed, queue: 5000}\n")
-    of_recipe = "(recipe distilcse/bert-base-ckd sets it to 65536)\n"
-    assert "give --queue N with at most 157" in told(*recipe)
-    assert told(*recipe).endswith(of_recipe)
-    assert told("--config", file).endswith(f"({file} sets it to 5000)\n")
-    # What comes through a pipe can be read only once.
-    reading, writing = os.pipe()
-    os.write(writing, file.read_bytes())
-    os.close(writing)
-    assert "a queue of 5000 vectors" in told("--config", f"/dev/fd/{reading}")
-    os.close(reading)
-    # What is typed wins over both, and nobody has to be told of it.
-    for typed in (("--queue", "700"), ("--set", "loss.queue=700")):
-        err = told(*recipe, *typed)
-        assert "a queue of 700 vectors" in err
-        assert "sets it" not in err
-    assert "sets it" not in told(*recipe, "--queue", "50", "--where", "row < 0")
+    assert "loss.queue (set by recipe distilcse/bert-base-ckd): 65536" in told(*recipe)
+    assert f"loss.queue (set by {file}): 5000" in told("--config", file)
+    # A typed setting wins over both, and needs no source.
+    assert "loss.queue: 700" in told(*recipe, "--set", "loss.queue=700")
 
 
 def test_what_was_not_typed_keeps_its_key(built_cache, tmp_path, monkeypatch, capsys):
@@ -294,15 +231,11 @@ def test_what_was_not_typed_keeps_its_key(built_cache, tmp_path, monkeypatch, ca
     command = ("run", "--cache", built_cache, "--out", tmp_path / "run")
     for given in (("--config", file), ("--set", "evaluation.data=some_test.tsv")):
         _, _, err = run_main(monkeypatch, capsys, *command, *given)
-        assert "evaluation.data: some_test.tsv looks like a test set" in err
+        assert "some_test.tsv looks like a test set" in err
+        assert "evaluation.data" in err
     _, _, err = run_main(monkeypatch, capsys, *command, "--config", file, "--dev", "other_test.tsv")
     assert "--dev: other_test.tsv looks like a test set" in err
     assert "evaluation.data" not in err
-    # Several keys that a message begins with, and one that is a word like others.
-    _, _, err = run_main(
-        monkeypatch, capsys, *command, "--dev-rows", "split=dev", "--set", "evaluation.text=a"
-    )
-    assert "--dev-rows, evaluation.text: they are" in err
     Path(tmp_path / "run").write_text("a file")
     _, _, err = run_main(monkeypatch, capsys, *command)
     assert f"--out: {tmp_path / 'run'} is a file; give a folder" in err
@@ -313,7 +246,7 @@ def test_a_key_of_a_file_keeps_its_name_beside_other_options(built_cache, tmp_pa
     file.write_text("evaluation: {data: some_test.tsv}\n")
     command = ("run", "--cache", built_cache, "--out", tmp_path / "run", "--config", file)
     _, _, err = run_main(monkeypatch, capsys, *command, "--held-out", "20", "--lr", "1e-3")
-    assert "evaluation.data: some_test.tsv looks like a test set" in err
+    assert "evaluation.data" in err
     assert "--dev" not in err
 
 
@@ -325,18 +258,6 @@ def test_a_key_that_is_put_forward_is_one_that_set_takes(tmp_path, monkeypatch, 
         assert "training.epoch: unknown key, did you mean training.epochs?" in err
         # What is wrong with the option itself is told by its own name.
         assert ("--epochs: " in err) == (typed[1] == "0")
-
-
-def test_the_defaults_in_the_help_of_run_are_those_of_the_losses():
-    told = " ".join(CliRunner().invoke(cli, ["run", "--help"], env={"COLUMNS": "200"}).stdout.split())
-    usual = LOSSES["mse"]
-    for said, key in (("Rows a step.", "batch_size"), ("Peak learning rate.", "lr")):
-        (default,) = re.findall(rf"{re.escape(said)} \[default: ([^]]*)\]", told)
-        first, value, names = re.fullmatch(r"(\S+), (\S+) for (.*)", default).groups()
-        assert float(first) == getattr(usual, key)
-        others = {name: getattr(facts, key) for name, facts in LOSSES.items()}
-        assert {name for name, one in others.items() if one != getattr(usual, key)} == set(names.split(", "))
-        assert {others[name] for name in names.split(", ")} == {float(value)}
 
 
 @pytest.mark.parametrize("arguments", [["run", "--epochs", "many"], ["run", "--nonsense"], ["nonsense"]])
@@ -487,7 +408,7 @@ def test_an_interrupted_run_goes_on_by_its_folder(built_cache, tmp_path, monkeyp
     assert f"go on with 'distill run --resume {out_folder}'" in err
     code, _, err = run_main(monkeypatch, capsys, "run", "--resume", out_folder, "--threads", 2, "--lr", 1)
     assert code == 2
-    assert "leave --lr out (only --cache, --device and --threads may be given anew)" in err
+    assert "leave out --lr (only --cache, --device, --threads may change)" in err
     code, out, err = run_main(monkeypatch, capsys, "run", "--resume", out_folder, "--json", "--threads", 2)
     facts = json.loads(out)
     assert (code, facts["resumed"], facts["steps"], facts["best"]) == (0, 1, 3, str(out_folder / "best"))
@@ -517,48 +438,31 @@ def test_the_first_of_several_processes_tells_of_an_error(tmp_path, monkeypatch,
         assert [seconds >= 5 for seconds in slept] == [True] * waits
 
 
-@pytest.mark.parametrize("columns", [80, 120])
-def test_tables_are_read_at_any_width(monkeypatch, capsys, columns):
-    """Words are not cut, and a row takes few lines."""
-    from distill.losses.registry import LOSSES
-    from distill.recipe import recipes
-
-    monkeypatch.setenv("COLUMNS", str(columns))
-    for command, count in (("losses", len(LOSSES)), ("recipes", len(recipes()))):
-        code, out, _ = run_main(monkeypatch, capsys, command)
-        lines = out.splitlines()
-        assert code == 0
-        assert max(map(len, lines)) <= columns
-        assert len(lines) <= 5 + (5 if command == "losses" else 1.5) * count
-        assert "…" not in out
-        words = " ".join(" ".join(line.strip("│┃").split("│")) for line in lines).split()
-        expected = (
-            {word for loss in LOSSES.values() for word in loss.summary.split()}
-            if command == "losses"
-            else {word for one in recipes().values() for word in (one.name, *one.about.table.split())}
-        )
-        assert expected <= set(words)
-
-
-@pytest.mark.parametrize("columns", [80, 160])
-def test_the_losses_are_listed_with_their_defaults(monkeypatch, capsys, columns):
-    from distill.losses.registry import LOSSES
-
-    monkeypatch.setenv("COLUMNS", str(columns))
-    code, out, err = run_main(monkeypatch, capsys, "losses")
+@pytest.mark.parametrize("kind", ["losses", "recipes", "suites", "students"])
+def test_lists_are_read_at_any_width(monkeypatch, capsys, kind):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, err = run_main(monkeypatch, capsys, "list", kind)
     assert (code, err) == (0, "")
-    assert max(map(len, out.splitlines())) <= columns
-    assert all(f"│ {name} " in out for name in LOSSES)
-    assert "learned" in out
-    assert "unit" in out
-    code, out, _ = run_main(monkeypatch, capsys, "losses", "--json")
-    facts = json.loads(out)
+    assert max(map(len, out.splitlines())) <= 80
+    assert "…" not in out
+    code, as_json, _ = run_main(monkeypatch, capsys, "list", kind, "--json")
+    facts = json.loads(as_json)
     assert code == 0
-    assert facts.keys() == LOSSES.keys()
-    assert facts["ckd"]["settings"] == {"queue": 65536, "tau": None}
-    assert [name for name, loss in facts.items() if loss["views"] == 2] == ["dual-l2", "skd", "congen"]
-    plain = [name for name, loss in facts.items() if loss["targets"] == "as they are"]
-    assert plain == ["mse", "rkd", "simtde", "lrn-kd", "lmx-kd", "rkd-kd"]
+    assert all(name in out for name in facts)
+
+
+def test_losses_are_listed_with_their_settings(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "160")
+    _, out, _ = run_main(monkeypatch, capsys, "list", "losses", "--json")
+    facts = json.loads(out)
+    assert list(facts) == loss_names()
+    for name in loss_names():
+        found = {setting: one["default"] for setting, one in facts[name]["settings"].items()}
+        assert found == get_loss(name).defaults
+        assert all(one["help"] for one in facts[name]["settings"].values())
+    _, out, _ = run_main(monkeypatch, capsys, "list", "losses", "simtde")
+    assert "loss.alpha=0.5" in out
+    assert "congen" not in out
 
 
 def test_progress_lines_say_where_a_run_stands():

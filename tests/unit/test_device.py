@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from distill.config import TrainingConfig
+from distill.config.models import TrainingConfig
 from distill.errors import ConfigError
 from distill.training.device import cpu_threads, make_accelerator, resolve_device, seeded
 

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from loss_helpers import draw, draw_batch, made
 from torch import Tensor
 
-from distill.config import LossConfig, RunConfig
 from distill.errors import ConfigError
 from distill.losses.base import ClassPairs, DistillLoss, LossBatch
 from distill.losses.classification import KDLoss, ReAugKDLoss, RKDKDLoss
-from distill.losses.registry import LOSSES, needs_labels, needs_live_teacher, needs_token_table
+from distill.losses.registry import get_loss, loss_names
 from distill.losses.relational import RKDLoss
 from distill.losses.supervised_contrastive import supervised_contrastive
 
+LOSSES = {name: get_loss(name) for name in loss_names()}
 NAMES = [name for name, facts in LOSSES.items() if facts.inside == "classes"]
 SHAPES = {
     "rows": st.integers(1, 4),
@@ -149,7 +149,7 @@ def test_what_counts_changes_the_loss(name):
     batch = draw_classes(5, 3, 3, 1)
     whole = made(name)(batch).detach()
     for setting, other in (("tau", 1.0), ("soft", 0.5), ("alpha", 0.2), ("distance", 0.0), ("angle", 0.0)):
-        if setting in LOSSES[name].settings:
+        if setting in LOSSES[name].defaults:
             assert not torch.allclose(made(name, **{setting: other})(batch), whole, rtol=1e-3), setting
 
 
@@ -232,27 +232,35 @@ def test_rkd_kd_is_kd_and_rkd():
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_the_registry_says_what_a_loss_needs(name):
-    def of(**given: object) -> LossConfig:
-        loss = LossConfig.model_validate({"name": name, **given})
-        return RunConfig(cache="c", loss=loss).resolved(1000).loss
-
-    assert needs_labels(of()) is (name in ("kd", "rkd-kd"))
-    if name in NAMES:
-        assert needs_labels(of(soft=0.99))
-        assert not needs_labels(of(soft=1.0))
-        assert not needs_live_teacher(of())
-        assert not needs_token_table(of())
-    else:
-        with pytest.raises(ConfigError, match=r"loss\.soft"):
-            of(soft=0.5)
+    loss = LOSSES[name]
+    default = loss.settings({}, 1000)
+    assert loss.needs_labels(default) is (name in ("kd", "rkd-kd"))
+    assert loss.needs_token_table(default) is (name == "simtde")
+    assert loss.needs_live_teacher(default) is (name == "lmx-kd")
+    if "soft" in loss.defaults:
+        assert not loss.needs_labels({"soft": 1.0})
+        assert loss.needs_labels({"soft": 0.99})
+    if "hidden" in loss.defaults:
+        assert loss.needs_live_teacher({"hidden": 1.0})
+        assert not loss.needs_live_teacher({"hidden": 0.0})
 
 
-def test_a_share_is_at_most_one_and_what_relations_count_for_is_not_a_share():
-    assert LossConfig(name="reaugkd", alpha=3.0).alpha == 3
-    for name in ("congen", "simtde"):
-        assert LossConfig(name=name, alpha=1.0).alpha == 1
-        with pytest.raises(ValueError, match="give 0 to 1"):
-            LossConfig(name=name, alpha=1.5)
+@pytest.mark.parametrize(
+    ("name", "setting", "value"),
+    [
+        ("congen", "alpha", 1.5),
+        ("simtde", "alpha", 1.5),
+        ("kd", "soft", 1.1),
+        ("kd", "tau", 0.0),
+        ("rkd", "angle", -1.0),
+        ("seed", "variant", "other"),
+        ("ckd", "queue", 1.5),
+        ("reaugkd", "alpha", float("nan")),
+    ],
+)
+def test_settings_out_of_range_are_refused(name, setting, value):
+    with pytest.raises(ConfigError, match=rf"^loss\.{setting}: "):
+        made(name, **{setting: value})
 
 
 def drawn_labels(rows: int, count: int, seed: int) -> Tensor:

@@ -26,13 +26,22 @@ ROWS, BATCH = 129, 32
 STEPS_AN_EPOCH = 5
 LOSSES = {
     "mse": ["--loss", "mse"],
-    "ckd": ["--loss", "ckd", "--queue", "70"],
+    "ckd": ["--loss", "ckd", "--set", "loss.queue=70"],
     "rkd": ["--loss", "rkd"],
-    "congen": ["--loss", "congen", "--queue", "50"],
-    "code": ["--loss", "congen", "--queue", "40", "--variant", "code"],
+    "congen": ["--loss", "congen", "--set", "loss.queue=50"],
+    "code": ["--loss", "congen", "--set", "loss.queue=40", "--set", "loss.variant=code"],
     "simtde": ["--loss", "simtde"],
-    "vocabulary": ["--loss", "simtde", "--over", "vocabulary"],
-    "hidden": ["--loss", "simtde", "--hidden", "1", "--scale", "relative", "--teacher", "online"],
+    "vocabulary": ["--loss", "simtde", "--set", "loss.over=vocabulary"],
+    "hidden": [
+        "--loss",
+        "simtde",
+        "--set",
+        "loss.hidden=1",
+        "--set",
+        "loss.scale=relative",
+        "--teacher",
+        "online",
+    ],
     "lmx-kd": ["--loss", "lmx-kd", "--teacher", "online"],
 }
 STUDENTS = {
@@ -156,7 +165,7 @@ def limited(cache: Path, mirror: Path, teacher: Path) -> list[str]:
     """Return the options of a run in three windows."""
     opened = Cache(cache)
     sizes = [shard.bytes for shard in opened.store(opened.teacher().contract).shards]
-    few = ["--cache-limit", str(sum(sizes) - 1), "--queue", "30", "--loss", "congen"]
+    few = ["--cache-limit", str(sum(sizes) - 1), "--set", "loss.queue=30", "--loss", "congen"]
     return [*few, "--mirror", str(mirror), "--teacher-model", str(teacher)]
 
 

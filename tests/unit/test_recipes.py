@@ -7,55 +7,44 @@ import yaml
 from click.testing import CliRunner
 
 from distill.cli.main import cli
-from distill.config import RunConfig
-from distill.config_sources import load_config
+from distill.config.finetune import FinetuneConfig
+from distill.config.models import RunConfig
+from distill.config.recipes import FOLDER, Recipe, find_recipe, recipes
+from distill.config.sources import load_config
 from distill.errors import ConfigError
 from distill.evaluation.suites import SUITES
-from distill.finetune_config import FinetuneConfig
-from distill.recipe import FOLDER, Recipe, find_recipe, recipes
 
 ALL = recipes()
 ROWS = 500_000
 
 
+def run_of(name: str, **options: object) -> RunConfig:
+    return load_config(RunConfig, options={"cache": "c", **options}, recipe=find_recipe(name))
+
+
 def completed(recipe: Recipe) -> RunConfig | FinetuneConfig:
     if recipe.kind == "run":
-        return load_config(flags={"cache": "c"}, recipe=recipe.config)
+        return run_of(recipe.name)
     text = {"sentences": "s.txt"} if "unsup" in recipe.name else {"triples": "t.tsv"}
-    return load_config(None, (), {"start": "m", **text}, FinetuneConfig, recipe=recipe.config)
+    return load_config(FinetuneConfig, options={"start": "m", **text}, recipe=recipe)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_recipe_is_a_configuration_that_can_be_run(name):
     recipe = ALL[name]
-    config = completed(recipe)
-    assert config.resolved(ROWS).training.epochs == recipe.config["training"]["epochs"]
+    assert completed(recipe).resolved(ROWS).training.epochs == recipe.config["training"]["epochs"]
     assert recipe.about.figures
     assert all(0 < figure < 101 for figure in recipe.about.figures.values())
-    # What the user's own places are is left to the user.
+    # The user's own places are left to the user.
     assert not {"cache", "corpus", "out", "seed", "start", "triples"} & set(recipe.config)
+    assert recipe.about.suite is None or recipe.about.suite in SUITES
 
 
 def test_there_is_a_recipe_for_every_row_of_the_tables():
-    papers = {name.partition("/")[0] for name in ALL}
-    assert papers == {path.stem for path in FOLDER.glob("*.yaml")}
-    assert papers == {"congen", "distilcse", "reaugkd", "simcse", "simtde"}
-    assert len([name for name in ALL if name.startswith("congen/")]) == 12
-    for student in ("bert-base", "tinybert-l6", "tinybert-l4"):
-        assert {f"distilcse/{student}-{row}" for row in ("kd", "ckd", "stage2")} <= set(ALL)
-    assert len([name for name in ALL if name.startswith("simtde/")]) == 9
-    assert len([name for name in ALL if name.startswith("reaugkd/")]) == 6
-
-
-def test_every_recipe_names_the_suite_of_its_figures():
-    suites = {name: recipe.about.suite for name, recipe in ALL.items()}
-    # ReAugKD's are accuracies of classifiers, which no suite measures.
-    assert all((suite is None) == name.startswith("reaugkd/") for name, suite in suites.items())
-    assert set(suites.values()) - {None} <= set(SUITES)
-    assert suites["simtde/entities-64"] == "entities"
-    assert suites["simtde/small"] == suites["congen/bert-tiny"] == "sts"
-    relative = {name for name, recipe in ALL.items() if recipe.about.relative}
-    assert relative == {"simtde/entities-64", "simtde/entities-32"}
+    counts = {
+        path.stem: sum(name.startswith(f"{path.stem}/") for name in ALL) for path in FOLDER.glob("*.yaml")
+    }
+    assert counts == {"congen": 12, "distilcse": 9, "reaugkd": 6, "simcse": 2, "simtde": 9}
 
 
 def test_the_rows_of_reaugkd_average_to_those_of_its_table():
@@ -77,88 +66,74 @@ def test_the_rows_of_reaugkd_average_to_those_of_its_table():
 )
 def test_the_settings_are_those_of_the_table(name, tau, teacher_tau, queue, lr, figure):
     recipe = ALL[f"congen/{name}"]
-    config = completed(recipe)
-    loss = config.loss
-    assert (loss.name, loss.tau, loss.teacher_tau, loss.queue) == ("congen", tau, teacher_tau, queue)
+    config = run_of(recipe.name)
+    assert config.loss.name == "congen"
+    assert {"tau": tau, "teacher_tau": teacher_tau, "queue": queue}.items() <= config.loss.settings.items()
     assert config.optimizer.lr == lr
-    assert (config.optimizer.betas, config.optimizer.schedule, config.optimizer.warmup) == (
-        (0.9, 0.999),
-        "linear",
-        0.1,
-    )
+    assert (config.optimizer.betas, config.optimizer.schedule) == ((0.9, 0.999), "linear")
     assert (config.student.head, config.student.max_length) == ("tanh", 128)
     assert (config.training.batch_size, config.training.epochs, config.evaluation.every) == (128, 20, 512)
-    assert recipe.about.figures["congen"] == figure
-    assert recipe.about.figures["teacher"] == 78.9
+    assert (recipe.about.figures["congen"], recipe.about.figures["teacher"]) == (figure, 78.9)
 
 
 def test_all_others_win_over_the_recipe(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("training: {epochs: 3, batch_size: 64}\noptimizer: {lr: 1.0e-3}\n")
-    recipe = find_recipe("congen/minilm-l3").config
-    config = load_config(
-        file, ["training.epochs=4", "student.spec=a"], {"cache": "c", "student.spec": "b"}, recipe=recipe
-    )
+    options = {"cache": "c", "student.spec": "b"}
+    recipe = find_recipe("congen/minilm-l3")
+    config = load_config(RunConfig, file, ["training.epochs=4", "student.spec=a"], options, recipe)
     assert (config.training.epochs, config.training.batch_size) == (4, 64)
     assert (config.optimizer.lr, config.optimizer.warmup) == (1e-3, 0.1)
     assert (config.student.spec, config.student.head) == ("b", "tanh")
 
 
 def test_with_another_loss_the_recipes_own_settings_of_it_go():
-    recipe = find_recipe("congen/minilm-l3").config
-    plain = load_config(flags={"cache": "c", "loss.name": "l2"}, recipe=recipe)
-    assert plain.loss.model_dump(exclude_none=True) == {"name": "l2"}
-    disco = load_config(flags={"cache": "c", "loss.name": "disco-ckd"}, recipe=recipe)
-    assert disco.loss.model_dump(exclude_none=True) == {"name": "disco-ckd", "tau": 0.07, "queue": 16384}
-    # What the user gives is never dropped in silence.
-    given = load_config(flags={"cache": "c", "loss.name": "l2", "loss.alpha": 0.3}, recipe=recipe)
+    name = "congen/minilm-l3"
+    assert run_of(name, **{"loss.name": "l2"}).loss.settings == {}
+    assert run_of(name, **{"loss.name": "disco-ckd"}).loss.settings == {"tau": 0.07, "queue": 16384}
+    # A setting that the user gives is never dropped in silence.
     with pytest.raises(ConfigError, match=r"loss\.alpha"):
-        given.resolved(ROWS)
-    assert recipe["loss"]["alpha"] == 0.5
+        run_of(name, **{"loss.name": "l2", "loss.alpha": 0.3}).resolved(ROWS)
 
 
-def test_what_of_a_recipe_cannot_apply_to_the_student_goes():
-    recipe = find_recipe("distilcse/tinybert-l4-ckd").config
-    layers = load_config(flags={"cache": "c", "student.spec": "layers:3"}, recipe=recipe)
-    assert (layers.student.pooling, layers.student.drop_head) == (None, True)
-    bare = load_config(flags={"cache": "c", "student.head": "none"}, recipe=recipe)
-    assert (bare.student.pooling, bare.student.drop_head) == ("pooler", False)
-    # What the user gives is never dropped in silence.
-    flags = {"cache": "c", "student.spec": "layers:3", "student.pooling": "cls"}
-    assert load_config(flags=flags, recipe=recipe).student.pooling == "cls"
-    assert recipe["student"]["pooling"] == "pooler"
+def test_settings_of_a_recipe_that_cannot_apply_to_the_student_go():
+    name = "distilcse/tinybert-l4-ckd"
+    assert run_of(name).student.pooling == "pooler"
+    assert run_of(name, **{"student.spec": "layers:3"}).student.pooling is None
+    assert run_of(name, **{"student.head": "none"}).student.drop_head is False
+    assert run_of(name, **{"student.spec": "layers:3", "student.pooling": "cls"}).student.pooling == "cls"
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "told"),
+    ("name", "kind", "near"),
     [
-        ("congen/minilm-13", "run", "did you mean congen/minilm-l3"),
-        ("minilm-l6", None, "congen/minilm-l6"),
-        ("nothing like it", "run", "'distill recipes' lists all"),
-        ("simcse/sup", "run", "is for 'distill finetune'"),
-        ("congen/bert-tiny", "finetune", "is for 'distill run'"),
+        ("congen/minilm-3", None, "congen/minilm-l3"),
+        ("sup", None, "simcse/sup"),
+        ("simcse/sup", "run", "finetune"),
     ],
 )
-def test_a_recipe_that_is_not_there_is_refused(name, kind, told):
-    with pytest.raises(ConfigError) as caught:
+def test_recipes_that_cannot_be_used_are_refused(name, kind, near):
+    with pytest.raises(ConfigError, match=near):
         find_recipe(name, kind)
-    assert told in str(caught.value)
 
 
-def test_the_list_names_all_of_them():
-    shown = CliRunner().invoke(cli, ["recipes"], env={"COLUMNS": "160"}, catch_exceptions=False)
-    assert all(name in shown.stdout for name in ALL)
-    of_one_paper = CliRunner().invoke(cli, ["recipes", "simcse", "--json"], catch_exceptions=False)
-    assert [one["name"] for one in json.loads(of_one_paper.stdout)] == ["simcse/unsup", "simcse/sup"]
+def listed(*words: str) -> str:
+    shown = CliRunner().invoke(
+        cli, ["list", "recipes", *words], env={"COLUMNS": "160"}, catch_exceptions=False
+    )
+    return shown.stdout
 
 
-def test_one_recipe_is_printed_whole_and_its_configuration_is_a_file(tmp_path):
-    shown = CliRunner().invoke(cli, ["recipes", "congen/bert-tiny"], catch_exceptions=False)
-    assert yaml.safe_load(shown.stdout)["about"]["figures"]["l2"] == 73.32
-    config = CliRunner().invoke(cli, ["recipes", "congen/bert-tiny", "--config"], catch_exceptions=False)
-    (tmp_path / "tiny.yaml").write_text(config.stdout)
-    by_file = ["run", "--cache", "c", "--config", str(tmp_path / "tiny.yaml"), "--dump-config"]
-    by_name = ["run", "--cache", "c", "--recipe", "congen/bert-tiny", "--dump-config"]
-    first, second = (CliRunner().invoke(cli, words, catch_exceptions=False) for words in (by_file, by_name))
+def test_recipes_are_listed_and_one_is_a_configuration_file(tmp_path):
+    assert all(name in listed() for name in ALL)
+    assert list(json.loads(listed("simcse", "--json"))) == ["simcse/unsup", "simcse/sup"]
+    assert yaml.safe_load(listed("congen/bert-tiny"))["about"]["figures"]["l2"] == 73.32
+    file = tmp_path / "tiny.yaml"
+    file.write_text(listed("congen/bert-tiny", "--config"))
+    commands = (["--config", str(file)], ["--recipe", "congen/bert-tiny"])
+    first, second = (
+        CliRunner().invoke(cli, ["run", "--cache", "c", *words, "--dump-config"], catch_exceptions=False)
+        for words in commands
+    )
     assert first.stdout == second.stdout
     assert "tau: 0.05" in first.stdout

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from distill.config import RunConfig
+from distill.config.models import RunConfig
 from distill.errors import DataError
 from distill.record import (
     CorpusRecord,
     RunRecord,
     StartRecord,
     find_runs,
-    identity_digest,
     read_record,
     seeds_of,
     setting_of,
@@ -67,7 +66,7 @@ def test_only_what_changes_the_result_changes_identity_and_setting(change, alike
     plain = RunConfig(cache="cache")
     other = RunConfig(**{"cache": "cache", **change})
     facts = {"corpus": "c", "dev": None}
-    assert (identity_digest(plain) == identity_digest(other)) is alike
+    assert (plain.identity_digest() == other.identity_digest()) is alike
     assert (setting_of(plain, facts) == setting_of(other, facts)) is alike
 
 

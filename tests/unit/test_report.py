@@ -14,8 +14,8 @@ from report_helpers import TEACHER_SETS, keep_latency, make_run, some_runs
 from rich.console import Console
 
 from distill.cli.main import cli
+from distill.config.recipes import recipes
 from distill.errors import DataError
-from distill.recipe import recipes
 from distill.report import Row, rows, writers
 from distill.report.charts import front, picture, read_curves
 from distill.report.page import page

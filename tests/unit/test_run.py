@@ -12,7 +12,8 @@ import yaml
 from distill_helpers import HELD_OUT, TEXTS, build, small_run
 
 import distill
-from distill.config_sources import load_config
+from distill.config.models import RunConfig
+from distill.config.sources import load_config
 from distill.data.dataset import open_dataset
 from distill.errors import ConfigError, DataError, MissingExtraError, StudentError
 from distill.training import run as run_module
@@ -89,7 +90,7 @@ def test_the_written_configuration_is_complete_and_runs_again_to_the_same_studen
     assert (written["corpus"], written["teacher"]) == ("texts", "tiny")
     for group, key in (("optimizer", "lr"), ("training", "epochs"), ("evaluation", "every")):
         assert written[group][key] is not None
-    config = load_config(run.folder / "config.yaml", [f"out={tmp_path / 'again'}"])
+    config = load_config(RunConfig, run.folder / "config.yaml", [f"out={tmp_path / 'again'}"])
     again = run_module.run_config(config)
     name = "model.safetensors"
     assert (again.best / name).read_bytes() == (run.best / name).read_bytes()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from distill.config import OptimizerConfig
+from distill.config.models import OptimizerConfig
 from distill.errors import ConfigError
 from distill.losses.contrastive import CKDLoss
 from distill.training.optimizer import make_optimizer

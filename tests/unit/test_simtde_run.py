@@ -269,7 +269,9 @@ class TestRuns:
 
     def test_with_alpha_0_no_table_is_needed_and_it_is_mse(self, built_cache, tmp_path):
         plain = small_run(built_cache, tmp_path / "mse", student=COMPACT, loss="mse")
-        same = small_run(built_cache, tmp_path / "simtde", student=COMPACT, loss="simtde", alpha=0.0)
+        same = small_run(
+            built_cache, tmp_path / "simtde", student=COMPACT, loss={"name": "simtde", "alpha": 0.0}
+        )
         assert same.result.final_loss == plain.result.final_loss
 
     @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ import torch
 from distill_helpers import build, build_ten_shards, small_run
 from streaming_helpers import pushed, same, shard_size, slow_down
 
-from distill.config_sources import load_config
+from distill.config.models import RunConfig
+from distill.config.sources import load_config
 from distill.errors import CheckpointError, ConfigError, DataError
 from distill.layout import CHECKPOINT
 from distill.training.place import refuse_remote
@@ -289,6 +290,9 @@ def test_settings_that_a_remote_cannot_serve_are_refused(remote, settings, tmp_p
     small_run(remote, tmp_path / "b", **without_limit(settings), where="tokens > 3")
     with pytest.raises(ConfigError, match="a sweep needs a cache of this machine"):
         refuse_remote(remote, "a sweep")
-    assert load_config(flags={"cache": "s3://b/x", "stream.limit": "1.5GB"}).stream.limit == 1_500_000_000
+    assert (
+        load_config(RunConfig, options={"cache": "s3://b/x", "stream.limit": "1.5GB"}).stream.limit
+        == 1_500_000_000
+    )
     with pytest.raises(ConfigError, match=r"stream\.limit"):
-        load_config(flags={"cache": "s3://b/x", "stream.limit": "much"})
+        load_config(RunConfig, options={"cache": "s3://b/x", "stream.limit": "much"})

@@ -15,7 +15,8 @@ from distill_helpers import HELD_OUT, TEXTS
 from sentence_transformers import SentenceTransformer
 
 from distill.cli.main import cli
-from distill.config_sources import load_config
+from distill.config.models import RunConfig
+from distill.config.sources import load_config, make_config
 from distill.errors import ConfigError, TrainingError
 from distill.evaluation.spread import Score
 from distill.layout import BEST
@@ -90,8 +91,8 @@ def test_what_is_given_wins_over_the_file(tmp_path):
 
 def test_a_recipe_lies_below_everything():
     spec = make_spec(vary=["loss=l2,congen"], settings={"cache": "c"}, recipe="congen/bert-mini")
-    first, second = (load_config(recipe=spec.settings(one)) for one in spec.combinations())
-    assert (first.loss.tau, second.loss.tau) == (None, 0.07)
+    first, second = (make_config(RunConfig, spec.settings(one)) for one in spec.combinations())
+    assert (first.loss.settings.get("tau"), second.loss.settings["tau"]) == (None, 0.07)
     assert first.optimizer.lr == second.optimizer.lr == 3e-4
 
 
@@ -411,7 +412,7 @@ def test_a_learned_temperature_is_not_shown_as_none(built_cache, tmp_path):
         ("ckd", 0.05),
     ]
     # What is trained, and repeated with further seeds, is what was asked for.
-    assert runs[1].config.loss.tau is runs[1].given["loss.tau"] is None
+    assert runs[1].config.loss.settings.get("tau") is runs[1].given["loss.tau"] is None
     outcomes = [Outcome(run, "finished", {"best_score": 0.5}) for run in runs]
     write_tables(tmp_path, outcomes, spec)
     with (tmp_path / "leaderboard.csv").open() as table:
@@ -508,7 +509,7 @@ def test_a_suite_that_cannot_be_run_is_refused(suite, told):
 
 
 def outcome_of(dev: float | None, **varied: Any) -> Outcome:
-    config = load_config(flags={"cache": "c"})
+    config = load_config(RunConfig, options={"cache": "c"})
     run = PlannedRun("-".join(map(str, varied.values())), Path("x"), config, varied, varied, 1, 1)
     result = None if dev is None else {"best_score": dev / 100}
     return Outcome(run, "open" if dev is None else "finished", result)
@@ -586,7 +587,7 @@ def test_the_sweeps_of_the_papers_can_be_run(file):
     own = file.stem.startswith("simtde")
     spec = make_spec(file, settings={"cache": "c"}, students=[] if own else ["a", "b"])
     configs = [
-        load_config(recipe=spec.settings(varied)).resolved(1_000_000) for varied in spec.combinations()
+        make_config(RunConfig, spec.settings(varied)).resolved(1_000_000) for varied in spec.combinations()
     ]
     students = {config.student.spec for config in configs}
     assert len(students) >= 2 if own else students == {"a", "b"}

@@ -13,11 +13,9 @@ from click.testing import CliRunner
 from distill_helpers import metrics
 from safetensors.torch import load_file
 
-from distill.classification.config import TEACH_SHORT_KEYS, TeachConfig
 from distill.classification.teach import resume_teach
 from distill.cli.main import cli
 from distill.cli.progress import print_teach
-from distill.config_sources import find_keys
 from distill.errors import CheckpointError, ConfigError, DataError, StudentError
 from distill.evaluation.training_texts import selection_data, training_texts
 from distill.training.start import default_out
@@ -311,7 +309,3 @@ def test_a_run_that_nobody_names_is_called_by_what_it_is_of(taught):
     assert default_out("minilm-l3", "/films/sst2.train.tsv", "teach") == "runs/minilm-l3-sst2-teach"
     # Of a run its folder, not that of its best student.
     assert default_out(str(taught.best), "more.tsv", "finetune") == "runs/run-more-finetune"
-
-
-def test_every_short_name_stands_for_a_key():
-    assert set(TEACH_SHORT_KEYS.values()) <= set(find_keys(TeachConfig))

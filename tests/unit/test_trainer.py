@@ -20,8 +20,9 @@ from distill.errors import TrainingError
 from distill.evaluation import evaluate
 from distill.losses.base import LossBatch
 from distill.losses.pointwise import MSELoss
-from distill.training import objective_setup, state
+from distill.losses.registry import Loss
 from distill.training import setup as preparation
+from distill.training import state
 from distill.training import trainer as trainer_module
 from distill.training.checkpoint import Checkpoint
 from distill.training.run import Run
@@ -280,7 +281,7 @@ def test_what_the_loss_learns_is_clipped_with_the_student(built_cache, tmp_path,
 
     monkeypatch.setattr("accelerate.Accelerator.clip_grad_norm_", clip)
     optimizer = {"max_grad_norm": 1e-3}
-    small_run(built_cache, tmp_path / "run", loss="ckd", queue=8, optimizer=optimizer)
+    small_run(built_cache, tmp_path / "run", loss={"name": "ckd", "queue": 8}, optimizer=optimizer)
     assert len(norms) == 5
     for total, clipped, shapes in norms:
         assert total > 1e-3
@@ -325,10 +326,10 @@ def test_others_may_read_a_student_as_far_as_the_umask_says(built_cache, tmp_pat
 
 def test_a_queue_that_starts_full_holds_training_rows(built_cache, tmp_path, monkeypatch):
     losses = []
-    make = objective_setup.make_loss
+    make = Loss.make
     monkeypatch.setattr(
-        objective_setup,
-        "make_loss",
+        Loss,
+        "make",
         lambda *arguments, **more: losses.append(make(*arguments, **more)) or losses[-1],
     )
     started = []
@@ -340,7 +341,12 @@ def test_a_queue_that_starts_full_holds_training_rows(built_cache, tmp_path, mon
 
     monkeypatch.setattr(Trainer, "train", train)
     runs = [
-        small_run(built_cache, tmp_path / str(number), loss="seed", variant=variant, queue=40, seed=seed)
+        small_run(
+            built_cache,
+            tmp_path / str(number),
+            loss={"name": "seed", "variant": variant, "queue": 40},
+            seed=seed,
+        )
         for number, (variant, seed) in enumerate([("paper", 0), ("paper", 0), ("paper", 1), ("code", 0)])
     ]
     vectors = Cache(built_cache).lookup(TEXTS)
@@ -369,7 +375,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_names_the_step(
     built_cache, tmp_path, monkeypatch, scripted, value
 ):
     selector = scripted(0.1, 0.2, 0.3)
-    monkeypatch.setattr(objective_setup, "make_loss", lambda config, dimension, **_: Spoiled(3, value))
+    monkeypatch.setattr(Loss, "make", lambda self, settings, **_: Spoiled(3, value))
     with pytest.raises(TrainingError, match=rf"the loss became {value} at step 3: .*optimizer\.lr") as caught:
         small_run(built_cache, tmp_path / "run", eval_every=1)
     assert caught.value.exit_code == 1
@@ -382,7 +388,7 @@ def test_a_loss_that_went_wrong_between_two_looks_is_named_by_its_own_step(
     built_cache, tmp_path, monkeypatch, scripted
 ):
     selector = scripted(0.1)
-    monkeypatch.setattr(objective_setup, "make_loss", lambda config, dimension, **_: Spoiled(2, float("nan")))
+    monkeypatch.setattr(Loss, "make", lambda self, settings, **_: Spoiled(2, float("nan")))
     with pytest.raises(TrainingError, match="at step 2"):
         small_run(built_cache, tmp_path / "run", eval_every=4, tracking={"log_every": 50})
     assert selector.vectors == [], "a student that is no number was scored"
@@ -466,14 +472,16 @@ def test_a_run_computes_on_the_threads_it_was_given(built_cache, tmp_path):
 
 def test_every_batch_enters_the_bank_after_its_step(built_cache, tmp_path, monkeypatch):
     losses = []
-    make = objective_setup.make_loss
+    make = Loss.make
 
-    def remembered(config, dimension, **_):
-        losses.append(make(config, dimension))
+    def remembered(self, settings, **facts):
+        losses.append(make(self, settings, **facts))
         return losses[0]
 
-    monkeypatch.setattr(objective_setup, "make_loss", remembered)
-    run = small_run(built_cache, tmp_path / "run", loss="ckd", queue=130, tracking={"log_every": 5})
+    monkeypatch.setattr(Loss, "make", remembered)
+    run = small_run(
+        built_cache, tmp_path / "run", loss={"name": "ckd", "queue": 130}, tracking={"log_every": 5}
+    )
     held = losses[0].queue.content().numpy()
     cache = Cache(built_cache)
     vectors = cache.lookup(TEXTS)
@@ -502,7 +510,7 @@ def test_the_loss_is_computed_in_float32_whatever_the_forward_pass(
     built_cache, tmp_path, monkeypatch, precision
 ):
     loss = Watching()
-    monkeypatch.setattr(objective_setup, "make_loss", lambda config, dimension, **_: loss)
+    monkeypatch.setattr(Loss, "make", lambda self, settings, **_: loss)
     students = []
     inner = []
     build = preparation.build_student

@@ -56,21 +56,21 @@ def test_known_columns_are_found(tmp_path, header, width):
 def test_columns_are_taken_as_they_are_named(tmp_path):
     path = tsv(tmp_path / "t.tsv", header=("x", "y", "z"))
     assert read_triples(path, columns=["z", "x"]).columns == (COLUMNS[2], COLUMNS[0])
-    with pytest.raises(MissingInputError, match=r"no column 'w'; found: x, y, z; pass --columns"):
+    with pytest.raises(MissingInputError, match=r"no column 'w'; found: x, y, z; pass --column"):
         read_triples(path, columns=["x", "w", "z"])
     with pytest.raises(
         MissingInputError, match=r"t\.tsv: no column 'w' and no column 'v'; found: x, y, z; pass"
     ):
         read_triples(path, columns=["x", "w", "v"])
-    with pytest.raises(DataError, match=r"cannot tell which columns.*found: x, y, z.*--columns"):
+    with pytest.raises(DataError, match=r"cannot tell which columns.*found: x, y, z.*--column"):
         read_triples(path)
 
 
 @pytest.mark.parametrize(
     ("header", "lacks"),
     [
-        (("anchor", "y", "z"), "t.tsv: no column 'positive'; found: anchor, y, z; pass --columns"),
-        (("x", "entailment", "z"), "t.tsv: no column 'premise'; found: x, entailment, z; pass --columns"),
+        (("anchor", "y", "z"), "t.tsv: no column 'positive'; found: anchor, y, z; pass --column"),
+        (("x", "entailment", "z"), "t.tsv: no column 'premise'; found: x, entailment, z; pass --column"),
         (("x", "y", "z"), "t.tsv: no column 'anchor' and no column 'positive'; found: x, y, z; pass"),
     ],
 )

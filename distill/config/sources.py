@@ -1,0 +1,227 @@
+"""Sources of a configuration: a recipe, a YAML file, ``--set a.b=v``, options; later ones win."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from distill.config.base import Settings, keys
+from distill.config.recipes import Recipe
+from distill.config.tree import flat, merged, put, read_value, read_yaml
+from distill.errors import ConfigError
+from distill.students.spec import is_from_teacher
+
+C = TypeVar("C", bound=BaseModel)
+
+LOSS_SETTINGS = "loss.settings"
+"""Key that stands for all settings of a loss: ``loss.alpha``, ``loss.tau`` ..."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Settings laid over each other, not checked yet.
+
+    Attributes:
+        values: the settings.
+        origins: dotted key -> recipe or file it came from; without those that were typed.
+    """
+
+    values: Settings
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def gather(
+        cls,
+        file: Path | None = None,
+        assignments: Sequence[str] = (),
+        options: Mapping[str, object] | None = None,
+        recipe: Recipe | None = None,
+    ) -> Sources:
+        """Lay sources over each other; for the arguments see :func:`load_config`.
+
+        Raises:
+            ConfigError: if the file or an assignment cannot be read.
+        """
+        values = {} if file is None else read_yaml(file)
+        origins = {} if recipe is None else {key: f"recipe {recipe.name}" for key, _ in flat(recipe.config)}
+        origins |= {key: str(file) for key, _ in flat(values)}
+        typed = dict(map(_parse_assignment, assignments))
+        typed |= {key: value for key, value in (options or {}).items() if value is not None}
+        for key, value in typed.items():
+            put(values, key, value)
+            origins.pop(key, None)
+        return cls(values if recipe is None else over_recipe(recipe.config, values), origins)
+
+    def make(self, model: type[C]) -> C:
+        """Return the settings as a configuration.
+
+        Raises:
+            ConfigError: naming every problem with its key.
+        """
+        return make_config(model, self.values)
+
+
+def load_config(
+    model: type[C],
+    file: Path | None = None,
+    assignments: Sequence[str] = (),
+    options: Mapping[str, object] | None = None,
+    recipe: Recipe | None = None,
+) -> C:
+    """Put a configuration together.
+
+    Args:
+        model: the kind of configuration.
+        file: a YAML file.
+        assignments: ``a.b=v`` texts; values are read as YAML.
+        options: dotted key -> value; those that are None are left out.
+        recipe: a recipe, which all others win over.
+
+    Raises:
+        ConfigError: naming every problem with its key.
+    """
+    return Sources.gather(file, assignments, options, recipe).make(model)
+
+
+def make_config(model: type[C], values: Mapping[str, Any]) -> C:
+    """Return ``values`` as a configuration.
+
+    Raises:
+        ConfigError: naming every problem with its key.
+    """
+    if problems := find_problems(model, values):
+        raise ConfigError.joined(problems)
+    return model.model_validate(values)
+
+
+def find_problems(model: type[BaseModel], values: Mapping[str, Any]) -> list[ConfigError]:
+    """Return what is wrong with ``values`` as a configuration, an error for each problem."""
+    try:
+        model.model_validate(values)
+    except ValidationError as error:
+        return [_problem(one, model) for one in error.errors(include_url=False)]
+    return []
+
+
+def over_recipe(recipe: Mapping[str, Any], values: Mapping[str, Any]) -> Settings:
+    """Return the settings of a recipe with ``values`` laid over them.
+
+    Settings of the recipe that cannot apply any more are left out: those that another loss does not take, the
+    pooling for students made from their teacher, and dropping a head with ``head: none``.
+
+    Raises:
+        ConfigError: if ``values`` name another loss, and there is none of that name.
+    """
+    base = merged(recipe, {})
+    loss, name = _group(base, "loss"), _group(values, "loss").get("name")
+    if name is not None and name != loss.get("name"):
+        from distill.losses.registry import get_loss
+
+        taken = {"name", *get_loss(str(name)).defaults}
+        base["loss"] = {key: value for key, value in loss.items() if key in taken}
+    student, chosen = _group(base, "student"), _group(values, "student")
+    if is_from_teacher(str(chosen.get("spec"))):
+        student.pop("pooling", None)
+    if chosen.get("head") == "none":
+        student.pop("drop_head", None)
+    return merged(base, values)
+
+
+def describe_keys(model: type[BaseModel]) -> list[tuple[str, str]]:
+    """Return (dotted key, help) of every setting."""
+    return [(key.path, key.text) for key in keys(model)]
+
+
+def short_names(model: type[BaseModel]) -> dict[str, str]:
+    """Return names without their group, as options and keyword arguments have them -> dotted keys.
+
+    An option's name comes first; a field's own name stands for the first field of that name.
+    """
+    found: dict[str, str] = {}
+    known = keys(model)
+    words = [(key.word, key.path) for key in known if key.word is not None]
+    for name, path in [*words, *((_last(key.path), key.path) for key in known)]:
+        if path != LOSS_SETTINGS:
+            found.setdefault(name, path)
+    return found
+
+
+def full_key(model: type[BaseModel], name: str) -> str:
+    """Return the dotted key of a short or dotted name.
+
+    Raises:
+        ConfigError: if there is no such key; the message names the nearest.
+    """
+    known = [path for path, _ in describe_keys(model)]
+    if name in known or (name.startswith("loss.") and LOSS_SETTINGS in known):
+        return name
+    short = short_names(model)
+    if name in short:
+        return short[name]
+    raise ConfigError(f"unknown key{suggest_key(name, [*short, *known])}", name)
+
+
+def keyword_options(model: type[BaseModel], settings: Mapping[str, object]) -> dict[str, object]:
+    """Return keyword arguments as options: dotted key -> value.
+
+    Args:
+        model: the kind of configuration.
+        settings: short names (``lr``), dotted keys, or groups (``loss={"name": "ckd", "tau": 0.1}``).
+
+    Raises:
+        ConfigError: naming a keyword that is unknown, and the nearest.
+    """
+    options: dict[str, object] = {}
+    for name, value in settings.items():
+        path = str(value) if isinstance(value, Path) else value
+        if isinstance(value, Mapping) and name in model.model_fields:
+            options |= {f"{name}.{inner}": one for inner, one in value.items()}
+        else:
+            options[full_key(model, name)] = path
+    return options
+
+
+def _parse_assignment(text: str) -> tuple[str, object]:
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        raise ConfigError(f"--set {text!r}: expected the form a.b=v, as in --set optimizer.lr=3e-4")
+    return key, read_value(value)
+
+
+def _problem(problem: Any, model: type[BaseModel]) -> ConfigError:
+    path = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        return ConfigError(f"unknown key{suggest_key(path, [key for key, _ in describe_keys(model)])}", path)
+    if problem["type"] == "missing":
+        options = {key.path: key.option for key in keys(model)}
+        return ConfigError(f"missing; give {options.get(path) or path}", path)
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    # A check of several keys names them itself.
+    if not path:
+        return ConfigError(message)
+    found = repr(problem["input"])
+    return ConfigError(message if found in message else f"{message} (found {found})", path)
+
+
+def suggest_key(name: str, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown key: the nearest of those known, if any is near."""
+    whole = {key: key for key in known}
+    # A key may have been typed without its group.
+    names = {**{_last(key): key for key in reversed(whole)}, **whole}
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f", did you mean {names[close[0]]}?" if close else ""
+
+
+def _group(values: Mapping[str, Any], name: str) -> Settings:
+    """Return a group of settings; an empty one where there is none."""
+    group = values.get(name)
+    return group if isinstance(group, dict) else {}
+
+
+def _last(path: str) -> str:
+    return path.rpartition(".")[2]
