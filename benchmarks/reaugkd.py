@@ -137,7 +137,7 @@ def sweep(task: Task, cache: Path) -> list[dict[str, str]]:
     more = [word for one in settings for word in ("--set", one)]
     others = options.seeds.partition(",")[2]
     seeds = ["--more-seeds", others] if others else []
-    weights = ["--vary", f"soft={options.soft}"] if options.soft else []
+    weights = ["--vary", f"loss.soft={options.soft}"] if options.soft else []
     command(
         *("distill", "sweep", options.sweep, "--cache", cache, "--student", options.student),
         *("--dev", held_out(task), "--out", out, *seeds, *weights, *more),

@@ -6,6 +6,7 @@ from pydantic import model_validator
 
 from distill.config.base import Fraction, Positive, PositiveInt, Seed, StrictConfig, setting
 from distill.config.models import LoopConfig, OptimizerConfig, Pooling, SelectionConfig, TrackingConfig
+from distill.errors import ConfigError
 
 KIND = "teach"
 """What the record of a teaching says it is, and the command it is made with."""
@@ -133,9 +134,9 @@ class TeachConfig(StrictConfig):
     @model_validator(mode="after")
     def _check(self) -> TeachConfig:
         if self.evaluation.has_set and self.evaluation.share:
-            raise ValueError(
-                "evaluation.share: a development set is given, and rows are to be held out beside it; leave "
-                "one of them out"
+            raise ConfigError(
+                "a development set is given, and rows are to be held out beside it; leave one of them out",
+                "evaluation.share",
             )
         return self
 

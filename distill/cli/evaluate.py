@@ -34,8 +34,8 @@ _WIDTH_WITHOUT_TERMINAL = 160
     multiple=True,
     default=["sts"],
     show_default=True,
-    help="What to measure; repeatable. 'distill suites' says what each reads; all: every suite whose files "
-    "are in --data",
+    help="What to measure; repeatable. 'distill list suites' names what each reads; all: every suite whose "
+    "files are in --data",
 )
 @click.option(
     "--data",

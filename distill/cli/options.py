@@ -52,7 +52,7 @@ class ConfigCommand(click.Command):
         }
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if record is not None:
+            if record is not None and isinstance(parameter, click.Option):
                 rows[getattr(parameter, "heading", _COMMON)].append(record)
         for heading, records in rows.items():
             if records:

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     "--more-seeds", metavar="N,...", help="Seeds that only the settings so chosen are run with as well."
 )
 @click.option(
-    "--suite", help="Evaluate finished students, and their teacher, by this suite of 'distill suites'."
+    "--suite", help="Evaluate finished students, and their teacher, by this suite of 'distill list suites'."
 )
 @click.option("--data", type=click.Path(path_type=Path), metavar="PATH", help="What the suite reads.")
 @click.option(

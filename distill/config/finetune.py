@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from distill.config.base import Fraction, Positive, PositiveInt, Seed, StrictConfig, setting
 from distill.config.models import EvaluationConfig, LoopConfig, OptimizerConfig, Pooling, TrackingConfig
+from distill.errors import ConfigError
 
 _EPOCHS = 5
 _EVALUATE_EVERY = 125
@@ -137,21 +138,25 @@ class FinetuneConfig(StrictConfig):
                     "those of anchors, positives and hard negatives, or for pairs the first two: that of the "
                     "positives is missing"
                 )
-            raise ValueError(f"columns: {', '.join(self.columns)} given, expected {wanted}")
+            raise ConfigError(f"{', '.join(self.columns)} given, expected {wanted}", "columns")
         if self.columns and len(set(self.columns)) < count:
-            raise ValueError(f"columns: {', '.join(self.columns)} given; name each column once")
+            raise ConfigError(f"{', '.join(self.columns)} given; name each column once", "columns")
         if self.sentences is not None and not self.student.dropout:
-            raise ValueError(
-                "student.dropout: without dropout a text and its positive are one vector, and nothing is "
-                "learnt from sentences; leave it at 0.1"
+            raise ConfigError(
+                "without dropout a text and its positive are one vector, and nothing is "
+                "learnt from sentences; leave it at 0.1",
+                "student.dropout",
             )
         if self.sentences is not None and self.evaluation.held_out:
-            raise ValueError(
-                "evaluation.held_out: sentences without positives cannot be scored on; leave it out, and "
-                "give a development set with --dev"
+            raise ConfigError(
+                "sentences without positives cannot be scored on; leave it out, and "
+                "give a development set with --dev",
+                "evaluation.held_out",
             )
         if self.student.drop_head and self.student.head == "none":
-            raise ValueError("student.drop_head: no head is added; add one with --head tanh, or leave it out")
+            raise ConfigError(
+                "no head is added; add one with --head tanh, or leave it out", "student.drop_head"
+            )
         return self
 
     def resolved(self, rows: int) -> FinetuneConfig:

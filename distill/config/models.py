@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BeforeValidator,
     Field,
     SerializerFunctionWrapHandler,
     ValidationInfo,
@@ -26,7 +25,7 @@ from distill.config.base import (
     StrictConfig,
     setting,
 )
-from embedcache.sizes import parse_size
+from distill.config.stream import StreamConfig
 
 ONLINE = "online"
 """Prefix of ``teacher`` for a teacher that is itself run in training: ``online`` or ``online:NAME``."""
@@ -95,7 +94,8 @@ class LossConfig(StrictConfig):
     @model_serializer(mode="wrap")
     def _flat(self, serialise: SerializerFunctionWrapHandler) -> Settings:
         values = serialise(self)
-        return {"name": values["name"], **values["settings"]}
+        settings = values.pop("settings", {})
+        return {**values, **settings}
 
 
 class OptimizerConfig(StrictConfig):
@@ -188,40 +188,6 @@ class TrainingConfig(LoopConfig):
     )
 
 
-def _read_size(size: object) -> object:
-    if not isinstance(size, str):
-        return size
-    try:
-        return parse_size(size)
-    except ValueError as error:
-        raise ValueError(f"{error}, as in --cache-limit 20GB") from None
-
-
-class StreamConfig(StrictConfig):
-    """Transfer of vectors from a remote; not for a cache of this machine."""
-
-    mirror: str | None = setting(
-        None,
-        "folder of what comes from a remote; default: one in the user's cache folder",
-        affects="place",
-        option="--mirror",
-        metavar="DIR",
-    )
-    limit: Annotated[PositiveInt | None, BeforeValidator(_read_size)] = setting(
-        None,
-        "bytes of a remote's shards to keep at a time, as in 20GB: rows come in windows; default: all",
-        option="--cache-limit",
-        metavar="SIZE",
-    )
-    require_signature: str | None = setting(
-        None,
-        "file of ed25519 keys: use only pushes signed by one of them",
-        affects="place",
-        option="--require-signature",
-        metavar="KEYFILE",
-    )
-
-
 class SelectionConfig(StrictConfig):
     """Evaluations in training, and early stopping."""
 
@@ -275,39 +241,6 @@ class TrackingConfig(StrictConfig):
     tensorboard: bool = setting(
         False, "also write TensorBoard files to RUN/tensorboard", affects="place", option="--tensorboard"
     )
-
-
-class TrainerConfig(Protocol):
-    """Configuration as the training loop reads it."""
-
-    @property
-    def seed(self) -> int:
-        """Seed of the order of rows and of dropout."""
-        ...
-
-    @property
-    def optimizer(self) -> OptimizerConfig:
-        """AdamW and its schedule."""
-        ...
-
-    @property
-    def training(self) -> LoopConfig:
-        """Length, batches and machine."""
-        ...
-
-    @property
-    def evaluation(self) -> SelectionConfig:
-        """Evaluations and early stopping."""
-        ...
-
-    @property
-    def tracking(self) -> TrackingConfig:
-        """Logs."""
-        ...
-
-    def to_yaml(self) -> str:
-        """Return the configuration as YAML."""
-        ...
 
 
 class RunConfig(StrictConfig):

@@ -200,6 +200,9 @@ def _problem(problem: Any, model: type[BaseModel]) -> ConfigError:
     if problem["type"] == "missing":
         options = {key.path: key.option for key in keys(model)}
         return ConfigError(f"missing; give {options.get(path) or path}", path)
+    raised = problem.get("ctx", {}).get("error")
+    if isinstance(raised, ConfigError):
+        return raised
     message = str(problem["msg"]).removeprefix("Value error, ")
     # A check of several keys names them itself.
     if not path:

@@ -87,5 +87,5 @@ def refuse_small_window(order: Order, needed: int, what: str) -> None:
     raise DataError(
         f"the first window has {there:,} rows, and {needed:,} are needed before training begins ({what}): "
         f"give --cache-limit {readable(min(2 * room, everything), up=True)} or more, or a smaller --held-out "
-        "or --queue"
+        "or loss.queue"
     )

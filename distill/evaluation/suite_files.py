@@ -1,4 +1,4 @@
-"""The files that each suite looks for, as ``distill suites`` lists them.
+"""The files that each suite looks for, as ``distill list suites`` lists them.
 
 The suites themselves read them; a test holds this list against what they ask for.
 """

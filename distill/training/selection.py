@@ -142,8 +142,9 @@ def refuse_test_file(path: Path, option: str = "evaluation.data", chosen: str = 
     # A word that begins with "test", not any that holds it: latest_dev.tsv is no test set.
     if re.search(r"(?<![a-z])test", path.name.lower()):
         raise ConfigError(
-            f"{option}: {path.name} looks like a test set; {chosen} chosen on a test set "
-            "makes its score worthless. Choose on a development set (stsb_dev.tsv, say)"
+            f"{path.name} looks like a test set; {chosen} chosen on a test set makes its score worthless. "
+            "Choose on a development set (stsb_dev.tsv, say)",
+            option,
         )
 
 

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
     from numpy.typing import NDArray
 
-    from distill.config.models import RunConfig, TrainerConfig
+    from distill.config.models import RunConfig
+    from distill.config.trainer import TrainerConfig
     from distill.data.loader import CheckRows
     from distill.data.source import Source
     from distill.training.objective import Objective

