@@ -2,39 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from distill.pipeline.step import Watch
+    from distill.training.tracking import TrainProgress
 
 
 @click.command("pipeline")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
-    "--from",
-    "start",
-    metavar="STEP",
-    help="Leave the steps before STEP alone, do it and the rest anew.",
+    "--from", "start", metavar="STEP", help="Keep the steps before STEP; do it and the others again."
 )
-@click.option("--force", is_flag=True, help="Do every step anew.")
-@click.option("--dry-run", is_flag=True, help="Print what would be done and why, and do nothing.")
+@click.option("--force", is_flag=True, help="Do every step again.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done and why.")
 def pipeline_command(file: Path, start: str | None, force: bool, dry_run: bool) -> None:
     """Do the steps of FILE: build, run, finetune, eval, export.
 
-    Paths in FILE are relative to the folder it lies in.
-    A step whose settings and inputs have not changed, and whose outputs are there, is skipped. An interrupted
-    training is gone on with.
+    Paths in FILE are relative to its folder. A step is skipped where its settings and inputs have not changed
+    and its outputs are there; an interrupted training is resumed.
     """
-    from distill.pipeline.runner import run_pipeline
-    from distill.pipeline.spec import read_pipeline
+    import time
+
+    from distill.cli.progress import describe
+    from distill.cli.ticker import steps
+    from distill.pipeline.read import read_pipeline
+    from distill.pipeline.run import run_pipeline
+    from distill.pipeline.steps import Watch
+    from embedcache.cli.progress import LineProgress, show_lines
 
     pipeline = read_pipeline(file, start)
-    with _watch() as watch:
+    began: dict[str, float] = {}
+    with show_lines() as show:
+
+        def show_training(progress: TrainProgress) -> None:
+            now = time.perf_counter()
+            show(describe(progress, now - began.setdefault(f"{progress.phase} {progress.total}", now)))
+
+        watch = Watch(
+            LineProgress(show),
+            show_training,
+            steps(LineProgress(show), "sentences"),
+            lambda line: click.echo(line, err=True),
+        )
         run_pipeline(
             pipeline,
             start=start,
@@ -45,27 +57,3 @@ def pipeline_command(file: Path, start: str | None, force: bool, dry_run: bool) 
         )
     if not dry_run:
         click.echo(f"everything is in {pipeline.out}")
-
-
-@contextmanager
-def _watch() -> Iterator[Watch]:
-    """Yield what shows on standard error how far a step is."""
-    import time
-
-    from distill.cli.progress import describe as describe_training
-    from distill.cli.ticker import steps
-    from distill.pipeline.step import Watch
-    from embedcache.cli.progress import LineProgress, show_lines
-
-    with show_lines() as show:
-        since: dict[str, float] = {}
-
-        def seconds(what: str) -> float:
-            return time.perf_counter() - since.setdefault(what, time.perf_counter())
-
-        yield Watch(
-            LineProgress(show),
-            lambda progress: show(describe_training(progress, seconds(progress.phase + str(progress.total)))),
-            steps(LineProgress(show), "sentences"),
-            lambda line: click.echo(line, err=True),
-        )

@@ -1,1 +1,1 @@
-"""From a corpus to a shipped student in one file of steps."""
+"""Pipelines: build, run, finetune, eval and export as the steps of one YAML file."""

@@ -1,1 +1,1 @@
-"""Many runs on one cache, and the table of how they ended."""
+"""Sweeps: many runs on one cache, ranked by their development score."""

@@ -1,37 +1,29 @@
-"""The runs of a sweep, each known before any of them starts: settings, steps, and the folder it goes to."""
+"""Runs of a sweep, each known before any of them starts.
+
+A run's folder is named by a digest of all that it depends on, so the same sweep again finds its runs, and a
+sweep may grow.
+"""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from distill.config.models import RunConfig
-from distill.config.sources import find_problems
-from distill.data.dataset import DistillDataset
+from distill.config.sources import make_config
 from distill.digests import model_digest
 from distill.errors import ConfigError, DistillError
 from distill.layout import BEST, file_name
 from distill.losses.registry import get_loss
-from distill.record import read_record
-from distill.sweep.spec import SEED, SweepSpec
-from distill.training.device import resolve_device
-from distill.training.place import open_place, refuse_remote
-from distill.training.setup import open_training_data, prepare_student
-from embedcache.cache import Cache
+from distill.record import RunRecord, digest_of, read_record
+from distill.sweep.spec import SEED, Sweep
 from embedcache.errors import EmbedCacheError
-from embedcache.fsio import canonical_json, sha256_file
+from embedcache.fsio import canonical_json
 
 RUNS = "runs"
-"""Folder of the runs inside that of the sweep."""
-
-_DIGEST_LETTERS = 10
-_LONGEST_NAME = 90
-# What a run computes does not depend on these.
-_PLACES = ("cache", "out", "overwrite", "teacher_model", "tracking")
-_MACHINE = ("device", "threads", "checkpoint_every")
+_DIGEST_LETTERS, _LONGEST_NAME = 10, 90
 
 
 @dataclass(frozen=True)
@@ -39,210 +31,148 @@ class PlannedRun:
     """One run of a sweep.
 
     Attributes:
-        name: its folder's name: what is special about it, and a digest of all that it depends on.
-        folder: where it goes.
-        config: its configuration, everything filled in.
-        varied: dotted key -> value, of every key that the sweep varies somewhere; values are those of
-            ``config``, but for :data:`LEARNED`.
-        given: dotted key -> value, as its block gave them.
-        steps: steps of the whole run.
-        work: texts to be encoded in all of them, which is what its time depends on.
-        recipe: name of the recipe it was made from; None without one.
+        folder: its folder; the name ends with a digest of all that the run depends on.
+        config: its resolved configuration.
+        given: dotted key -> value as its block gave it, without the seed.
+        varied: dotted key -> value as it is shown, of every key that the sweep varies.
+        setting: digest of all that it depends on but for the seed.
+        steps: its steps.
+        work: texts encoded in all of them, by which time is estimated.
+        recipe: name of its recipe; None without one.
     """
 
-    name: str
     folder: Path
     config: RunConfig
-    varied: Mapping[str, Any]
     given: Mapping[str, Any]
+    varied: Mapping[str, str]
+    setting: str
     steps: int
     work: int
     recipe: str | None = None
 
     @property
-    def setting(self) -> tuple[Any, ...]:
-        """What it has in common with its repetitions by another seed."""
-        return tuple(_hashable(value) for key, value in self.varied.items() if key != SEED)
+    def name(self) -> str:
+        """Name of its folder."""
+        return self.folder.name
 
 
 def plan_runs(
-    spec: SweepSpec,
+    sweep: Sweep,
     out: Path,
-    on_progress: Callable[[int, int], None] | None = None,
-    keys: Sequence[str] | None = None,
+    on_plan: Callable[[int, int], None] = lambda done, total: None,
+    shown: Sequence[str] = (),
 ) -> list[PlannedRun]:
-    """Return the runs of a sweep, each once.
+    """Return the runs of a sweep, each once; those that cannot be run are refused before any of them starts.
 
     Args:
-        spec: what is varied.
-        out: the sweep's folder.
-        on_progress: called with runs looked at and runs in all.
-        keys: the keys that are varied; default: those that ``spec`` names.
+        sweep: the sweep.
+        out: its folder.
+        on_plan: called with runs planned and runs in all.
+        shown: keys that name runs; default: those that ``sweep`` varies.
 
     Raises:
-        ConfigError: naming every run that cannot be run, and why.
+        ConfigError: naming every problem, and how many runs have it.
     """
-    wanted = list(spec.combinations())
-    planned: dict[str, PlannedRun] = {}
-    looked = _Looked()
+    wanted = list(sweep.combinations())
+    planned: dict[Path, PlannedRun] = {}
+    checked: dict[bytes, Exception | None] = {}
     problems: dict[str, int] = {}
     for number, varied in enumerate(wanted):
         try:
-            run = _plan(spec, varied, out, keys or spec.keys, looked)
-            planned.setdefault(run.name.rpartition("-")[2], run)
-        except (DistillError, EmbedCacheError) as error:
+            run = _plan(sweep, varied, out, shown or sweep.keys, checked)
+            planned.setdefault(run.folder, run)
+        except (DistillError, EmbedCacheError, OSError) as error:
             problems[str(error)] = problems.get(str(error), 0) + 1
-        if on_progress is not None:
-            on_progress(number + 1, len(wanted))
+        on_plan(number + 1, len(wanted))
     if problems:
         told = "; ".join(f"{problem} ({count} of {len(wanted)} runs)" for problem, count in problems.items())
         raise ConfigError(f"the sweep cannot be run: {told}")
     return list(planned.values())
 
 
-LEARNED = "learned"
-"""Stands for the value of a temperature that is learned: None would read as that of a loss without one."""
-
-
-def shown_value(config: RunConfig, path: str) -> Any:
-    """Return the value that the dotted ``path`` leads to, or :data:`LEARNED`."""
-    value = value_at(config, path)
-    learned = value is None and path == "loss.tau" and "tau" in get_loss(config.loss.name).defaults
-    return LEARNED if learned else value
-
-
-def value_at(config: RunConfig, path: str) -> Any:
-    """Return the value that the dotted ``path`` leads to."""
-    group, _, name = path.partition(".")
-    if group == "loss" and name != "name":
-        return config.loss.settings.get(name)
-    value: Any = config
-    for part in path.split("."):
-        value = getattr(value, part)
-    return value
-
-
-def spelled(value: object) -> str:
-    """Return a value of a configuration as it stands in names and tables."""
-    if value is None:
-        return "-"
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(spelled, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-class _Looked:
-    """What has been looked at for one run and need not be looked at for the next."""
-
-    def __init__(self) -> None:
-        self._digests: dict[str, str | None] = {}
-        self._students: dict[bytes, Exception | None] = {}
-
-    def digest(self, spec: str) -> str | None:
-        """Return the digest of a student's folder; None of a hub id or of layers of the teacher."""
-        if spec not in self._digests:
-            self._digests[spec] = model_digest(spec)
-        return self._digests[spec]
-
-    def check_student(self, cache: Cache, config: RunConfig, dataset: DistillDataset) -> None:
-        """Raise what building this student raises; once for all runs that differ in loss or seed alone."""
-        facts = config.model_dump(
-            mode="json",
-            include={"corpus", "teacher", "teacher_model", "target_dim", "student", "evaluation", "tracking"},
-        )
-        known = canonical_json({**facts, "held_out": len(dataset.held_out)})
-        if known not in self._students:
-            self._students[known] = None
-            try:
-                prepare_student(cache, config, dataset, on_trial=True)
-            except (DistillError, EmbedCacheError) as error:
-                self._students[known] = error
-        problem = self._students[known]
-        if problem is not None:
-            raise problem
-
-
 def _plan(
-    spec: SweepSpec, varied: Mapping[str, Any], out: Path, keys: Sequence[str], looked: _Looked
+    sweep: Sweep,
+    given: Mapping[str, Any],
+    out: Path,
+    shown: Sequence[str],
+    checked: dict[bytes, Exception | None],
 ) -> PlannedRun:
-    values = spec.settings(varied)
-    if problems := find_problems(RunConfig, values):
-        raise ConfigError.joined(problems)
-    asked = RunConfig.model_validate(values)
+    from distill.training.describe import new_record
+    from distill.training.device import resolve_device
+    from distill.training.place import open_place, refuse_remote
+    from distill.training.setup import open_training_data, prepare_student
+
+    asked = make_config(RunConfig, sweep.settings(given))
     refuse_remote(asked.cache, "a sweep")
     with open_place(asked) as place:
-        cache = place.cache
         dataset, config = open_training_data(place, asked)
-    digest = _digest(config, dataset, looked.digest(config.student.spec))
-    known = next((out / RUNS).glob(f"*-{digest}"), None)
-    name = known.name if known else f"{_readable(keys, config)}-{digest}"
-    folder = out / RUNS / name
-    # What is finished needs neither its student nor the device any more.
-    record = read_record(folder)
-    if record is None or not record.is_finished:
-        resolve_device(config.training.device)
-        looked.check_student(cache, config, dataset)
-    training, views = config.training, get_loss(config.loss.name).views
+        # A student's folder counts by its content, wherever it lies.
+        spec = model_digest(config.student.spec) or config.student.spec
+        student = config.student.model_copy(update={"spec": spec})
+        known_by = config.model_copy(update={"student": student})
+        setting = new_record(place.cache, dataset, known_by, 0, None, "").setting
+        digest = digest_of([setting, config.seed])[:_DIGEST_LETTERS]
+        known = next((out / RUNS).glob(f"*-{digest}"), None)
+        folder = known or out / RUNS / f"{_readable(shown, config)}-{digest}"
+        if not is_finished(read_record(folder)):
+            resolve_device(config.training.device)
+            # A student is built on trial once for all runs that differ in loss, optimizer or seed alone.
+            facts = config.model_dump(mode="json", exclude={"loss", "optimizer", "training", "seed", "out"})
+            trial = canonical_json([facts, config.training.views, get_loss(config.loss.name).inside])
+            if trial not in checked:
+                checked[trial] = None
+                try:
+                    prepare_student(place.cache, config, dataset, on_trial=True)
+                except (DistillError, EmbedCacheError) as error:
+                    checked[trial] = error
+            if (problem := checked[trial]) is not None:
+                raise problem
+    training = config.training
     steps = training.count_steps(len(dataset))
+    rows = min((training.epochs or 1) * len(dataset), steps * (training.batch_size or 1))
     return PlannedRun(
-        name,
         folder,
         config.model_copy(update={"out": str(folder), "overwrite": False}),
-        {key: shown_value(config, key) for key in keys},
-        dict(varied),
+        {key: value for key, value in given.items() if key != SEED},
+        {key: shown_value(config, key) for key in shown},
+        setting,
         steps,
-        min((training.epochs or 1) * len(dataset), steps * (training.batch_size or 1)) * views,
-        spec.recipe_name,
+        rows * get_loss(config.loss.name).views,
+        None if sweep.recipe is None else sweep.recipe.name,
     )
 
 
-def _digest(config: RunConfig, dataset: DistillDataset, student: str | None) -> str:
-    """Return a digest of all that decides how a run ends, wherever cache, student and development file lie.
-
-    Args:
-        config: the run's configuration, everything filled in.
-        dataset: what it trains on.
-        student: the digest of the student's folder; None where its spec says all.
-    """
-    facts = config.model_dump(mode="json", exclude=set(_PLACES))
-    if student is not None:
-        facts["student"]["spec"] = student
-    facts["training"] = {key: value for key, value in facts["training"].items() if key not in _MACHINE}
-    if config.training.max_steps is None:
-        # Runs that were named before there was this key, or one of those below, keep their names.
-        del facts["training"]["max_steps"]
-    for key in ("text", "text2", "label"):
-        if facts["evaluation"][key] is None:
-            del facts["evaluation"][key]
-    # It is for remotes, which a sweep refuses.
-    del facts["stream"]
-    data = config.evaluation.data
-    if data is not None:
-        try:
-            facts["evaluation"]["data"] = sha256_file(Path(data))
-        except OSError as error:
-            raise ConfigError(f"evaluation.data: {data} cannot be read ({error.strerror})") from error
-    facts["corpus"] = dataset.corpus.info.digest
-    facts["views"] = [
-        dataset.corpus.view(view).info.digest
-        for view in config.training.views or []
-        if view in dataset.corpus.view_names()
-    ]
-    facts["teacher"] = [contract.id for contract in dataset.targets.contracts]
-    return hashlib.sha256(canonical_json(facts)).hexdigest()[:_DIGEST_LETTERS]
+def shown_value(config: RunConfig, key: str) -> str:
+    """Return a setting as it stands in names and tables; ``-`` where a loss does not take it."""
+    if key.startswith("loss.") and key != "loss.name":
+        name = key.removeprefix("loss.")
+        if name not in get_loss(config.loss.name).defaults:
+            return "-"
+        value = config.loss.settings.get(name)
+        # A temperature without a number is learned.
+        return "learned" if value is None and name == "tau" else _spelled(value)
+    value = config
+    for part in key.split("."):
+        value = getattr(value, part)
+    return _spelled(value)
 
 
-def _readable(keys: Sequence[str], config: RunConfig) -> str:
-    """Return student and loss, and every other varied key with its value."""
+def _spelled(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_spelled, value))
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _readable(shown: Sequence[str], config: RunConfig) -> str:
+    """Return student, loss, every other varied key with its value, and the seed."""
     *parents, student = config.student.spec.rstrip("/").split("/")
     words = [parents[-1] if student == BEST and parents else student, config.loss.name]
-    for key in keys:
-        value = shown_value(config, key)
-        if key not in ("student.spec", "loss.name") and value is not None:
-            words.append(f"{key.rpartition('.')[2]}{spelled(value)}")
-    name = "-".join(words)
-    return file_name(name)[:_LONGEST_NAME].rstrip(".")
+    shown_here = [key for key in shown if key not in ("student.spec", "loss.name")]
+    values = {key.rpartition(".")[2]: shown_value(config, key) for key in shown_here}
+    words += [f"{name}{value}" for name, value in values.items() if value != "-"]
+    return file_name("-".join([*words, f"seed{config.seed}"]))[:_LONGEST_NAME].rstrip(".")
 
 
-def _hashable(value: Any) -> Any:
-    return tuple(map(_hashable, value)) if isinstance(value, (list, tuple)) else value
+def is_finished(record: RunRecord | None) -> bool:
+    """Return whether there is a run, and it is finished."""
+    return record is not None and record.result is not None

@@ -1,55 +1,38 @@
-"""What a sweep varies and what it holds fixed: from a YAML file, from flags, or from both."""
+"""Settings that a sweep varies and holds fixed: a YAML file, options, or both."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
 from pydantic import Field, field_validator
 
-from distill.config.base import Seed, Settings, StrictConfig
+from distill.config.base import Seed, Settings, StrictConfig, keys, setting
 from distill.config.models import RunConfig
-from distill.config.recipes import find_recipe
-from distill.config.sources import (
-    LOSS_SETTINGS,
-    describe_keys,
-    make_config,
-    over_recipe,
-    short_names,
-    suggest_key,
-)
-from distill.config.tree import as_number, merged, put, read_yaml
+from distill.config.recipes import Recipe, find_recipe
+from distill.config.sources import full_key, make_config, over_recipe
+from distill.config.tree import as_number, flat, merged, put, read_yaml
 from distill.errors import ConfigError
 
 SEED = "seed"
-"""The key that repeats a setting and makes no other one."""
-
-# What names a run's place, not what it does.
-_NOT_VARIED = ("cache", "out", "overwrite")
 
 Block = dict[str, list[Any]]
 """Dotted key -> values; a block's runs are all combinations of them."""
 
 
 class SweepFile(StrictConfig):
-    """A sweep as a YAML file has it."""
+    """A sweep as YAML."""
 
-    recipe: str | None = Field(default=None, description="recipe whose settings all others win over")
-    base: Settings = Field(default={}, description="a part of a run's configuration, the same for all runs")
-    vary: Annotated[list[Block], Field(min_length=1)] = Field(
-        description="blocks of dotted key -> values; a block's runs are all combinations of its values"
-    )
-    best_of: list[str] = Field(
-        default=[], description="keys of which the value with the best development score is chosen"
-    )
-    more_seeds: list[Seed] = Field(
-        default=[], description="seeds that only the settings chosen by best_of are run with as well"
-    )
+    recipe: str | None = setting(None, "recipe below all other settings")
+    base: Settings = setting({}, "configuration of all runs")
+    vary: Annotated[list[Block], Field(min_length=1)] = setting(..., "block, or blocks, of key -> values")
+    best_of: list[str] = setting([], "keys whose value with the best development score is chosen")
+    more_seeds: list[Seed] = setting([], "seeds that only the chosen settings are run with as well")
 
     @field_validator("vary", mode="before")
     @classmethod
@@ -58,46 +41,43 @@ class SweepFile(StrictConfig):
 
 
 @dataclass(frozen=True)
-class SweepSpec:
-    """What a sweep varies and what it holds fixed.
+class Sweep:
+    """Settings that a sweep varies, and those that it holds fixed.
 
     Attributes:
-        base: settings that all runs share, laid over the recipe's.
+        base: settings of all runs.
         blocks: dotted key -> values, once per block.
-        recipe: the settings of a recipe; None without one.
-        best_of: keys of which the value with the best development score is chosen.
-        more_seeds: seeds that only the settings so chosen are run with as well.
-        recipe_name: the recipe's name, which the runs write down.
+        recipe: recipe below them; None without one.
+        best_of: keys whose value with the best development score is chosen.
+        more_seeds: seeds that only the chosen settings are run with as well.
     """
 
     base: Settings
     blocks: tuple[Block, ...]
-    recipe: Settings | None = None
+    recipe: Recipe | None = None
     best_of: tuple[str, ...] = ()
-    more_seeds: tuple[int, ...] = field(default=())
-    recipe_name: str | None = None
+    more_seeds: tuple[int, ...] = ()
 
     @property
     def keys(self) -> list[str]:
-        """The keys that are varied, in the order in which they are named first, the seed last."""
-        named = dict.fromkeys(key for block in self.blocks for key in block)
-        return [key for key in named if key != SEED] + [SEED] * (SEED in named or bool(self.more_seeds))
+        """Varied keys in the order of their first mention; without the seed."""
+        return [key for key in dict.fromkeys(itertools.chain(*self.blocks)) if key != SEED]
 
     def combinations(self) -> Iterator[dict[str, Any]]:
-        """Yield dotted key -> value, once per run, block after block."""
+        """Yield dotted key -> value, once per run."""
         for block in self.blocks:
             for values in itertools.product(*block.values()):
                 yield dict(zip(block, values, strict=True))
 
     def settings(self, varied: Mapping[str, Any]) -> Settings:
-        """Return the settings of the run with the varied ones put in."""
+        """Return the settings of one run."""
         values = merged(self.base, {})
         for key, value in varied.items():
             put(values, key, value)
-        return values if self.recipe is None else over_recipe(self.recipe, values)
+        return values if self.recipe is None else over_recipe(self.recipe.config, values)
 
 
-def make_spec(
+def read_sweep(
     file: Path | None = None,
     vary: Sequence[str] = (),
     settings: Mapping[str, Any] | None = None,
@@ -106,130 +86,94 @@ def make_spec(
     students: Sequence[str] = (),
     best_of: Sequence[str] = (),
     more_seeds: Sequence[int] = (),
-) -> SweepSpec:
-    """Put a sweep together; what is given here wins over what is in the file.
+) -> Sweep:
+    """Return a sweep; what is given here wins over the file.
 
     Args:
         file: a YAML file (:class:`SweepFile`).
-        vary: ``KEY=VALUE,VALUE`` texts. Without a file they make one block; with one, each takes the place of
-            its key in every block.
-        settings: settings that all runs share.
+        vary: ``KEY=VALUE,VALUE`` texts: one block, or with a file values for the key in every block.
+        settings: settings of all runs.
         recipe: name of a recipe.
-        students: students to train, as if varied.
-        best_of: keys; short names (``tau``) will do.
+        students: students, as if varied.
+        best_of: keys, short or dotted.
         more_seeds: seeds for the chosen settings.
 
     Raises:
-        ConfigError: naming everything that cannot be used.
+        ConfigError: naming every problem.
     """
     flags = dict(map(_parse_vary, vary)) | ({"student.spec": list(students)} if students else {})
-    if file is not None:
-        given = make_config(SweepFile, read_yaml(file))
-    elif flags:
-        given = SweepFile(vary=[{}])
-    else:
-        raise ConfigError("nothing is varied: give --vary KEY=VALUE,VALUE or a FILE")
-    blocks = tuple(
-        {**{_whole(key): values for key, values in block.items()}, **flags} for block in given.vary
-    )
+    if file is None and not flags:
+        raise ConfigError("nothing is varied; give --vary KEY=VALUE,VALUE or a FILE")
+    given = SweepFile(vary=[{}]) if file is None else make_config(SweepFile, read_yaml(file))
+    blocks = tuple({**{_key(key): values for key, values in block.items()}, **flags} for block in given.vary)
+    base: Settings = {}
+    for key, value in flat(given.base):
+        if key not in flags:
+            put(base, key, value)
     name = recipe or given.recipe
-    spec = SweepSpec(
-        merged(_without(given.base, flags), settings or {}),
+    sweep = Sweep(
+        merged(base, settings or {}),
         blocks,
-        find_recipe(name, "run").config if name else None,
-        tuple(_whole(key) for key in (best_of or given.best_of)),
+        find_recipe(name, "run") if name else None,
+        tuple(map(_key, best_of or given.best_of)),
         tuple(more_seeds or given.more_seeds),
-        name,
     )
-    _check(spec)
-    return spec
-
-
-def with_seeds(spec: SweepSpec, chosen: Sequence[Mapping[str, Any]]) -> SweepSpec:
-    """Return the sweep over the ``more_seeds`` of the chosen settings, each given as dotted key -> value."""
-    seeds = list(spec.more_seeds)
-    blocks = tuple(
-        {**{key: [value] for key, value in one.items() if key != SEED}, SEED: seeds} for one in chosen
-    )
-    return replace(spec, blocks=blocks)
+    _check(sweep)
+    return sweep
 
 
 def _parse_vary(text: str) -> tuple[str, list[Any]]:
     key, separator, values = text.partition("=")
-    if not separator or not key or not values:
-        raise ConfigError(
-            f"--vary {text!r}: expected the form KEY=VALUE,VALUE, as in --vary loss.name=l2,ckd or "
-            "--vary seed=0,1,2"
-        )
     try:
-        found = yaml.safe_load(f"[{values}]")
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--vary {text!r}: {values!r} is no list of YAML values") from error
-    whole, wanted = _whole(key), list(map(as_number, found))
-    if whole == "student.spec" and (pieces := [value for value in wanted if _is_piece(value)]):
-        raise ConfigError(
-            f"--vary {text!r}: the commas make {pieces[0]!r} a student by itself; put a spec with commas in "
-            """double quotes, as in --vary 'student.spec="compact:e=128,layers=3",layers:3', or give each """
-            "student by --student"
-        )
-    return whole, wanted
-
-
-def _is_piece(value: object) -> bool:
-    """Return whether a value looks like what stands behind a comma in a student's spec."""
-    # Whole numbers are of layers:0,2,5; no folder or hub id is called KEY=VALUE.
-    return isinstance(value, (int, float)) or bool(re.fullmatch(r"[\w-]+=[^/]*", str(value)))
-
-
-def _whole(key: str) -> str:
-    """Return the dotted key that a short one stands for."""
-    return short_names(RunConfig).get(key, key)
-
-
-def _without(values: Settings, paths: Iterable[str]) -> Settings:
-    """Return ``values`` without what the dotted ``paths`` lead to."""
-    result = merged(values, {})
-    for path in paths:
-        *parents, last = path.split(".")
-        inner: Any = result
-        for parent in parents:
-            inner = inner.get(parent) if isinstance(inner, dict) else None
-        if isinstance(inner, dict):
-            inner.pop(last, None)
-    return result
-
-
-def _check(spec: SweepSpec) -> None:
-    known = [key for key, _ in describe_keys(RunConfig) if key != LOSS_SETTINGS]
-    # What may be typed after --vary, but for places.
-    words = [name for name in (*short_names(RunConfig), *known) if name not in _NOT_VARIED]
-    problems = []
-    for number, block in enumerate(spec.blocks):
-        where = f"vary.{number}." if len(spec.blocks) > 1 else "vary."
-        for key, values in block.items():
-            if key in _NOT_VARIED:
-                problems.append(f"{where}{key}: names a place and cannot be varied")
-            elif key not in known and not key.startswith("loss."):
-                problems.append(f"{where}{key}: unknown key{suggest_key(key, words)}")
-            elif not values:
-                problems.append(f"{where}{key}: no values; give at least one")
-            elif _is_set(spec.base, key):
-                problems.append(f"{where}{key}: is varied, and set for all runs too; leave one of them out")
-    problems += [
-        f"best_of: {key} is not varied; it can be one of {', '.join(k for k in spec.keys if k != SEED)}"
-        for key in spec.best_of
-        if key not in spec.keys or key == SEED
+        found = [as_number(value) for value in yaml.safe_load(f"[{values}]")]
+    except yaml.YAMLError:
+        found = []
+    if not separator or not found:
+        raise ConfigError(f"--vary {text!r}: expected KEY=VALUE,VALUE, as in --vary loss=l2,ckd")
+    # Pieces of layers:0,2,5 and of compact:e=128,layers=3; no folder or hub id is called KEY=VALUE.
+    pieces = [
+        one for one in found if isinstance(one, (int, float)) or re.fullmatch(r"[\w-]+=[^/]*", str(one))
     ]
-    if spec.more_seeds and not spec.best_of:
-        problems.append("more_seeds: are run with what best_of has chosen; give --best-of KEY too")
+    if _key(key) == "student.spec" and pieces:
+        raise ConfigError(
+            f"--vary {text!r}: {pieces[0]!r} is no student; put a spec with commas in double quotes, as in "
+            """--vary 'student="compact:e=128,layers=3",layers:3', or give each student by --student"""
+        )
+    return _key(key), found
+
+
+def _key(name: str) -> str:
+    """Return the dotted key of a short or dotted one, which is not a place."""
+    key = full_key(RunConfig, name)
+    if any(one.path == key and one.affects == "place" for one in keys(RunConfig)):
+        raise ConfigError("a place cannot be varied", key)
+    return key
+
+
+def _check(sweep: Sweep) -> None:
+    fixed = {key for key, value in flat(sweep.base) if value is not None}
+    varied = sweep.keys
+    problems = [
+        *(
+            ConfigError("varied without values", key)
+            for block in sweep.blocks
+            for key in block
+            if not block[key]
+        ),
+        *(
+            ConfigError("varied, and set for all runs too", key)
+            for key in dict.fromkeys(itertools.chain(*sweep.blocks))
+            if key in fixed
+        ),
+        *(
+            ConfigError(f"best_of names it, and it is not varied ({', '.join(varied)} are)", key)
+            for key in sweep.best_of
+            if key not in varied
+        ),
+    ]
+    if sweep.more_seeds and not sweep.best_of:
+        problems.append(
+            ConfigError("more_seeds are for the settings that best_of chooses; give --best-of KEY")
+        )
     if problems:
-        raise ConfigError(f"the sweep cannot be run: {'; '.join(problems)}")
-
-
-def _is_set(values: Mapping[str, Any], path: str) -> bool:
-    inner: Any = values
-    for part in path.split("."):
-        if not isinstance(inner, Mapping) or part not in inner:
-            return False
-        inner = inner[part]
-    return inner is not None
+        raise ConfigError.joined(problems)

@@ -101,8 +101,6 @@ CIRCLES_OF_TYPES = [
         "distill.report.run_card",
     },
     {"distill.evaluation.result", "distill.evaluation.table"},
-    {"distill.pipeline.inputs", "distill.pipeline.spec"},
-    {"distill.sweep.leaderboard", "distill.sweep.runner"},
     {"distill.training.card", "distill.training.run"},
     {"distill.training.finetune", "distill.training.finetune_card"},
 ]

@@ -16,7 +16,6 @@ from distill.cli.evaluate import evaluate_command
 from distill.errors import DataError
 from distill.evaluation import evaluate_suites
 from distill.evaluation.kept import read_kept
-from distill.sweep.scores import SuiteChoice, read_evaluation
 
 
 def write_snli(folder: Path) -> None:
@@ -115,17 +114,6 @@ def test_suites_name_the_files_they_read(tmp_path):
     assert names("entities") == {"er_y_queries", "er_y_entities"}
     assert names("geometry") == names("latency") == {"stsb_test"}
     assert names("sts-multilingual") == {"stsb_mt_de", "stsb_test"}
-
-
-def test_a_sweep_finds_what_was_kept_of_the_same_files(bench):
-    bench.evaluate()
-    assert read_evaluation(bench.run, SuiteChoice("sts", bench.data)) is not None
-    write_snli(bench.data)
-    assert read_evaluation(bench.run, SuiteChoice("sts", bench.data)) is not None
-    write_rows(bench.data, "stsb_test", HEADER, *PAIRS[1:])
-    assert read_evaluation(bench.run, SuiteChoice("sts", bench.data)) is None
-    write_rows(bench.data, "stsb_test", "no | such | columns", "1 | 2 | 3")
-    assert read_evaluation(bench.run, SuiteChoice("sts", bench.data)) is None
 
 
 @pytest.mark.parametrize("words", [("--snli-pairs", "9"), ("--snli-pairs", "15000"), ("--sst2-sentences",)])
