@@ -175,6 +175,8 @@ def _print_plan(sweep: Sweep, out: Path, as_json: bool) -> None:
 
 
 def _print_result(result: SweepResult, sweep: Sweep, out: Path, suite: str | None, as_json: bool) -> None:
+    from dataclasses import asdict
+
     from distill.sweep.run import LEADERBOARD, RUNS_TABLE
 
     shown = [key for key in sweep.keys if len({row.varied[key] for row in result.rows}) > 1] or sweep.keys
@@ -186,7 +188,7 @@ def _print_result(result: SweepResult, sweep: Sweep, out: Path, suite: str | Non
             {
                 **{key: row.varied[key] for key in shown},
                 "runs": runs,
-                **{name: score.to_json() if score and as_json else score for name, score in scores.items()},
+                **{name: asdict(score) if score and as_json else score for name, score in scores.items()},
                 "parameters": row.parameters,
                 "chosen": row.chosen,
             }

@@ -6,15 +6,15 @@ import csv
 import gc
 import io
 import itertools
+import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from distill.errors import CheckpointError, DataError, DistillError
-from distill.evaluation.spread import Score
 from distill.evaluation.suites import SUITES
 from distill.layout import CHECKPOINT
 from distill.record import RunRecord, read_record
@@ -60,6 +60,26 @@ class Outcome:
         """Best development score, times 100; None where there is none."""
         score = self.record.result.best_score if self.record and self.record.result else None
         return None if score is None else 100 * score
+
+
+@dataclass(frozen=True)
+class Score:
+    """Mean and sample standard deviation (n - 1; None of one run) over the seeds of a setting."""
+
+    mean: float
+    std: float | None
+    n: int
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Score | None:
+        """Return the score of the values that are not None; None where there are none."""
+        found = [value for value in values if value is not None]
+        if not found:
+            return None
+        return cls(statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else None, len(found))
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f}" if self.std is None else f"{self.mean:.2f} ± {self.std:.2f}"
 
 
 @dataclass(frozen=True)
@@ -276,9 +296,9 @@ def leaderboard(sweep: Sweep, outcomes: Sequence[Outcome], choose_from: Sequence
                 group[0].run.varied,
                 len(group),
                 sum(one.status == "finished" for one in group),
-                Score.of([one.dev for one in group]),
-                Score.of([one.suite for one in group]),
-                Score.of([one.retention for one in group]),
+                Score.of(one.dev for one in group),
+                Score.of(one.suite for one in group),
+                Score.of(one.retention for one in group),
                 parameters[0] if parameters else None,
                 not sweep.best_of or digest in chosen,
             )
@@ -297,7 +317,7 @@ def _chosen(outcomes: Sequence[Outcome], sweep: Sweep) -> dict[str, PlannedRun]:
     """Return the best setting by development score for each combination of the keys not in ``best_of``."""
     best: dict[tuple[str, ...], tuple[float, str, PlannedRun]] = {}
     for digest, group in _by_setting(outcomes).items():
-        run, dev = group[0].run, Score.of([one.dev for one in group])
+        run, dev = group[0].run, Score.of(one.dev for one in group)
         others = tuple(value for key, value in run.varied.items() if key not in sweep.best_of)
         if dev is not None and (others not in best or dev.mean > best[others][0]):
             best[others] = (dev.mean, digest, run)
