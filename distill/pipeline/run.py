@@ -120,11 +120,12 @@ def run_pipeline(
             else:
                 on_report(StepReport(step.name, "do", tuple(reasons)))
                 began = time.perf_counter()
-                same = kept is not None and kept.outputs is None and kept.inputs == inputs
                 # A step that is refused because of what it found there does not own it the next time.
                 own = kept.own if kept is not None else not step.place.exists()
+                begun = kept is not None and kept.outputs is None and kept.inputs == inputs
+                resume = own and begun and not force and start is None
                 _write_state(pipeline.out / STATE, state, step.name, _Kept(inputs, None, own))
-                done[step.name] = step.do(watch, done, own=own, resume=same and not force and start is None)
+                done[step.name] = step.do(watch, done, own=own, resume=resume)
                 _write_state(pipeline.out / STATE, state, step.name, _Kept(inputs, done[step.name], own=True))
                 report(step.name, "done", tuple(reasons), time.perf_counter() - began)
     return reports

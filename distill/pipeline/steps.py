@@ -85,7 +85,7 @@ class Step(ABC, Generic[C]):
             watch: receivers of progress.
             done: outputs of the steps before.
             own: whether this pipeline made what is there, and may replace it.
-            resume: whether it was begun with the same inputs and not finished.
+            resume: whether this pipeline began it with the same inputs, and did not finish.
         """
 
 
@@ -95,7 +95,10 @@ class BuildStep(Step[Any]):
     def inputs(self, done: Done) -> Facts:
         """Return the settings, and digests of sources and of models that are folders."""
         config = self.config
-        content = {f"source {Path(path).name}": _file_digest(path) for path in self._sources()}
+        content = {
+            f"source {number} ({Path(path).name})": _file_digest(path)
+            for number, path in enumerate(self._sources(), start=1)
+        }
         models = {f"translators.{pair}": model for pair, model in config.translators.items()}
         models |= {"teacher": config.teacher, "mask_model": config.mask_model}
         content |= {name: model_digest(str(model)) for name, model in models.items() if model is not None}
@@ -137,7 +140,7 @@ class TrainingStep(Step[C]):
 
     def do(self, watch: Watch, done: Done, *, own: bool, resume: bool) -> Facts:
         """Train, or resume a training that was interrupted."""
-        record = read_record(self.place) if own and resume else None
+        record = read_record(self.place) if resume else None
         if record is not None and not record.is_finished and (self.place / CHECKPOINT).is_file():
             try:
                 self.resume(watch)

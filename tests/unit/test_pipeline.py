@@ -195,7 +195,7 @@ def test_an_interrupted_training_is_resumed_or_started_again_where_that_is_impos
 
 
 def test_what_others_have_there_is_not_replaced(tmp_path, steps, teacher_folder):
-    (tmp_path / "others.txt").write_text("\n".join(TEXTS[100:140]) + "\n", encoding="utf-8")
+    (tmp_path / "others.txt").write_text("\n".join(TEXTS[:140]) + "\n", encoding="utf-8")
     build(tmp_path / "others.txt", teacher=str(teacher_folder), cache=tmp_path / "cache", name="shared")
     digest = Cache(tmp_path / "cache").corpus("shared").info.digest
     file = write(tmp_path, {"build": {**steps["build"], "cache": "cache", "name": "shared"}})
@@ -203,6 +203,14 @@ def test_what_others_have_there_is_not_replaced(tmp_path, steps, teacher_folder)
         with pytest.raises(Exception, match="shared"):
             done(file)
         assert Cache(tmp_path / "cache").corpus("shared").info.digest == digest
+    run = {"run": {**steps["run"], "cache": "cache", "out": "theirs"}}
+    done(write(tmp_path, run))
+    before = folder_digest(tmp_path / "theirs")
+    other = write(tmp_path, {**run, "out": "another"})
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="theirs"):
+            done(other)
+        assert folder_digest(tmp_path / "theirs") == before
 
 
 def test_a_dry_run_writes_nothing_and_a_damaged_state_is_an_error(tmp_path, steps, monkeypatch):
