@@ -10,18 +10,20 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
-from distill.knowledge_base.index import CODECS, UNSETTLED_EFFORT, IndexSettings, NeighbourIndex
-from distill.knowledge_base.recall import measure_recall
-from distill.knowledge_base.vote import mixed, neighbour_vote, softmax
-from distill.retrieval_classifier import DEFAULT_BETA, student_encoder
+from distill.reaugkd.classifier import RetrievalAugmentedClassifier, open_encoder
+from distill.reaugkd.header import Header
+from distill.reaugkd.index import CODECS, IndexSettings, NeighbourIndex
+from distill.reaugkd.knowledge_base import KnowledgeBase
+from distill.reaugkd.student import Origin, open_student
 from distill.vectors import unit
 from embedcache.cache import Cache
 from embedcache.codecs import Vectors
-from embedcache.keys import first_occurrences
+from embedcache.keys import KEY_DTYPE, first_occurrences
 
 K, TAU = 10, 0.07
 
@@ -44,29 +46,38 @@ def measure_graph(
     first = len(vectors) * 9 // 10
     began = time.perf_counter()
     index = NeighbourIndex.build(vectors[:first], settings)
-    index = NeighbourIndex.from_bytes(index.to_bytes().tobytes(), settings)
+    index = NeighbourIndex.from_bytes(index.to_bytes(), settings)
     index.add(vectors[first:])
     built = time.perf_counter() - began
     facts = {"codec": settings.codec, "ef_search": settings.ef_search, "build_seconds": round(built, 1)}
-    return index, {**facts, "bytes": index.to_bytes().nbytes, **measure_recall(index, queries, K).to_json()}
+    return index, {**facts, "bytes": len(index.to_bytes()), **asdict(index.recall(queries, K))}
 
 
 def measure_time(
     student: Path, index: NeighbourIndex, texts: Sequence[str], batch: int, threads: int
 ) -> dict[str, object]:
     """Milliseconds a text takes the student, and what retrieval adds."""
-    encode = student_encoder(student, "cpu", threads)
-    soft = np.full((len(index), 2), 0.5, dtype=np.float32)
-    encode(texts[:batch])
-    encoding = retrieving = 0.0
-    for start in range(0, len(texts), batch):
-        began = time.perf_counter()
-        vectors = encode(texts[start : start + batch])
-        encoded = time.perf_counter()
-        rows, cosines = index.search(unit(vectors), K)
-        mixed(softmax(vectors[:, :2]), neighbour_vote(cosines, soft[rows], TAU), DEFAULT_BETA)
-        encoding += encoded - began
-        retrieving += time.perf_counter() - encoded
+    opened = open_student(student)
+    origin = Origin(
+        teacher="t", contract="", base=None, projection=None, logits="", labels=tuple(opened.head.labels)
+    )
+    header = Header(
+        rows=len(index),
+        dimension=index.dimension,
+        origin=origin,
+        index=index.settings,
+        tau=TAU,
+        corpora=(),
+        texts=False,
+    )
+    soft = np.full((len(index), len(origin.labels)), 1 / len(origin.labels), dtype=np.float32)
+    base = KnowledgeBase(header, index, soft, np.empty(len(index), dtype=KEY_DTYPE))
+    encode = open_encoder(opened, None, "cpu", threads)
+    classifier = RetrievalAugmentedClassifier(encode, opened.head, base, k=K)
+    classifier.answer(texts[:batch])
+    answers = [classifier.answer(texts[start : start + batch]) for start in range(0, len(texts), batch)]
+    encoding = sum(one.encode_seconds for one in answers)
+    retrieving = sum(one.search_seconds for one in answers)
     return {
         "batch": batch,
         "student_ms": 1000 * encoding / len(texts),
@@ -82,12 +93,12 @@ def main() -> None:
     parser.add_argument("--corpus")
     parser.add_argument("--teacher")
     parser.add_argument(
-        "--student", type=Path, help="a model folder; its vectors are as wide as the teacher's"
+        "--student", type=Path, help="a model folder with a classifier, as wide as the teacher"
     )
     parser.add_argument("--rows", type=int, default=67_000)
     parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--codecs", nargs="+", choices=CODECS, default=list(CODECS))
-    parser.add_argument("--ef-search", type=int, nargs="+", default=[UNSETTLED_EFFORT])
+    parser.add_argument("--ef-search", type=int, nargs="+", default=[64])
     parser.add_argument("--texts", type=int, default=872)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
@@ -102,8 +113,8 @@ def main() -> None:
         print(json.dumps(facts), flush=True)
         for ef_search in options.ef_search[1:]:
             settings = IndexSettings(codec=codec, ef_search=ef_search)
-            index = NeighbourIndex.from_bytes(index.to_bytes().tobytes(), settings)
-            found = measure_recall(index, queries, K).to_json()
+            index = NeighbourIndex.from_bytes(index.to_bytes(), settings)
+            found = asdict(index.recall(queries, K))
             print(json.dumps({"codec": codec, "ef_search": ef_search, **found}), flush=True)
         if options.student is not None:
             for batch in (32, 1):

@@ -110,7 +110,7 @@ def build(task: Task, teacher: Path, cache: Path) -> None:
     command("embedcache", "build", *rows, *names, "--output", "embedding,logits")
     length = ["--lr", task.options.projection_lr, "--epochs", task.options.projection_epochs]
     width = ["--dim", task.options.dim] if task.options.dim else []
-    command("distill", "project", "--cache", cache, "--teacher", TEACHER, *length, *width)
+    command("distill", "kb", "project", "--cache", cache, "--teacher", TEACHER, *length, *width)
 
 
 def refuse_other_width(width: int, teachers: int, task: Task) -> None:
@@ -164,7 +164,11 @@ def retrieve(task: Task, run: Path, table: Path) -> None:
     if not (run / "best" / "knowledge_base").exists():
         command("distill", "kb", "build", run, "--cache", task.out / "cache")
     rows = ["--data", task.data, "--rows", "split=held", "--label", "label", *task.columns]
-    command("distill", "kb", "tune", run, *rows, "--table", "--out", table, "--threads", task.options.threads)
+    found = answer("distill", "kb", "tune", run, *rows, "--threads", task.options.threads, "--json")
+    with table.open("w", newline="") as target:
+        writer = csv.DictWriter(target, found["table"][0], delimiter="\t")
+        writer.writeheader()
+        writer.writerows(found["table"])
 
 
 def score(task: Task, model: Path, split: str, *more: object) -> Row:

@@ -15,8 +15,8 @@ from embedcache.lazy import lazy_attributes
 if TYPE_CHECKING:
     from distill.classification.teach import TeachRun, teach
     from distill.evaluation.runner import evaluate
-    from distill.projection.project import Projection, project
-    from distill.retrieval_classifier import RetrievalAugmentedClassifier
+    from distill.reaugkd.classifier import RetrievalAugmentedClassifier
+    from distill.reaugkd.projection import Projection, project
     from distill.training.finetune import FinetuneRun, finetune
     from distill.training.run import Run, run
 
@@ -39,11 +39,11 @@ __getattr__ = lazy_attributes(
     {
         "FinetuneRun": "distill.training.finetune:FinetuneRun",
         "Run": "distill.training.run:Run",
-        "Projection": "distill.projection.project:Projection",
-        "project": "distill.projection.project:project",
+        "Projection": "distill.reaugkd.projection:Projection",
+        "project": "distill.reaugkd.projection:project",
         "evaluate": "distill.evaluation.runner:evaluate",
         "finetune": "distill.training.finetune:finetune",
-        "RetrievalAugmentedClassifier": "distill.retrieval_classifier:RetrievalAugmentedClassifier",
+        "RetrievalAugmentedClassifier": "distill.reaugkd.classifier:RetrievalAugmentedClassifier",
         "TeachRun": "distill.classification.teach:TeachRun",
         "run": "distill.training.run:run",
         "teach": "distill.classification.teach:teach",

@@ -130,8 +130,8 @@ def read_projection(cache: Cache, teacher: CachedTeacher) -> NDArray[np.float32]
         matrix: NDArray[np.float32] = load(data)["weight"]
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise CorruptCacheError(
-            f"{path} is damaged ({str(error)[:200]}): run 'distill project' again with the settings it was "
-            f"made with ({teacher.origin.get('projection', 'not noted')}), or copy the file back"
+            f"{path} is damaged ({str(error)[:200]}): run 'distill kb project' again with the settings it "
+            f"was made with ({teacher.origin.get('projection', 'not noted')}), or copy the file back"
         ) from error
     return matrix
 

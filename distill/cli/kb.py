@@ -1,299 +1,275 @@
-"""``distill kb``: the knowledge base beside a student."""
+"""``distill kb``: projections, and the knowledge base of a student."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from distill.cli.kb_show import describe_chosen, show_built, show_choice, write_table
 from distill.cli.ticker import watched
-from embedcache.cli.options import F, all_of
+from embedcache.cli.options import F, all_of, count, flag, named
 
 if TYPE_CHECKING:
-    from distill.knowledge_base.base import KnowledgeBase
+    from distill.reaugkd.knowledge_base import Built
 
 _MODEL = click.argument("model", type=click.Path(path_type=Path))
+_CACHE = click.option("--cache", metavar="DIR", required=True, help="The cache's folder.")
+_CORPUS = named("--corpus", "NAME", "Corpus of the cache.  [default: the run's, or the only one]")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-_MACHINE = (
-    click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..."),
-    click.option("--threads", type=click.IntRange(1), help="CPU threads.  [default: all cores]"),
-)
-_COLUMNS = (
-    click.option(
-        "--text", metavar="COLUMN", help="Column of the text.  [default: the one that is plainly it]"
-    ),
-    click.option("--text2", metavar="COLUMN", help="Column of the second text, for pairs."),
-    click.option(
-        "--rows",
-        metavar="COLUMN=VALUE",
-        multiple=True,
-        help="Take such rows only, as in split=dev; repeatable, all have to hold.",
-    ),
-    click.option("--format", metavar="KIND", help="Format of the file.  [default: by its ending]"),
-)
 
 
-def column_options(command: F) -> F:
-    """Add where in a file the texts stand."""
-    return all_of(*_COLUMNS)(command)
-
-
-def machine_options(command: F) -> F:
-    """Add where and how a student runs."""
-    return all_of(*_MACHINE)(command)
+def file_options(command: F) -> F:
+    """Add the columns and rows of a file of texts, and the machine that a student runs on."""
+    return all_of(
+        named("--text", "COLUMN", "Column of the text.  [default: text, sentence ...]"),
+        named("--text2", "COLUMN", "Column of the second text of a pair."),
+        named("--label", "COLUMN", "Column of the label."),
+        click.option(
+            "--rows", multiple=True, metavar="COLUMN=VALUE", help="Take these rows only. Repeatable."
+        ),
+        click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..."),
+        count("--threads", "CPU threads.  [default: all cores]"),
+    )(command)
 
 
 @click.group("kb")
 def kb_command() -> None:
-    """Make and tune the knowledge base that a student asks while it predicts.
+    """Project a teacher's vectors, and keep a knowledge base of them in a student's folder (ReAugKD).
 
-    MODEL is a run of 'distill run --loss reaugkd' or of 'distill teach', or a model folder with a classifier.
-    The base is part of the folder: 'distill predict' and RetrievalAugmentedClassifier open both.
+    MODEL is a run of 'distill run --loss reaugkd', or a model folder with a classifier.
     """
+
+
+@kb_command.command("project")
+@_CACHE
+@_CORPUS
+@named("--teacher", "NAME", "Teacher of the cache; with --apply, a projection.  [default: the only one]")
+@count("--dim", "Width of the projected vectors.  [default: the teacher's]")
+@named("--name", "NAME", "Name of the projected teacher.  [default: TEACHER.projected]")
+@click.option("--tau", type=float, help="Temperature of the loss.  [default: 0.07]")
+@click.option("--batch-size", type=click.IntRange(2), help="Rows per step.  [default: 512]")
+@click.option("--lr", type=float, help="Learning rate.  [default: 2e-5]")
+@count("--epochs", "Passes over the rows.  [default: 3]")
+@click.option("--seed", type=click.IntRange(0), help="Seed.  [default: 0]")
+@count("--threads", "CPU threads.  [default: all cores]")
+@click.option("--apply", "only_apply", is_flag=True, help="Train nothing: add the vectors that CORPUS lacks.")
+@_JSON
+def project_command(
+    cache: str, corpus: str | None, teacher: str | None, only_apply: bool, as_json: bool, **options: Any
+) -> None:
+    """Train a linear map of cached vectors that draws rows of one label together.
+
+    Only cached vectors and the corpus's labels are used. The mapped vectors are cached as those of another
+    teacher, for 'distill run --loss reaugkd'.
+    """
+    from distill.reaugkd.projection import ProjectionSettings, extend_projection, project
+
+    given = {key: value for key, value in options.items() if value is not None}
+    if only_apply:
+        if given:
+            raise click.UsageError(f"--apply trains nothing: leave out {', '.join(given)}")
+        with watched() as on_step:
+            added = extend_projection(cache, teacher, corpus=corpus, on_step=on_step)
+        click.echo(json.dumps({"written": added}) if as_json else f"{added:,} vectors added")
+        return
+    rest = {key: given.pop(key) for key in ("dim", "name", "threads") if key in given}
+    settings = ProjectionSettings(**given)
+    with watched() as on_step:
+        found = project(cache, teacher=teacher, corpus=corpus, settings=settings, on_step=on_step, **rest)
+    if as_json:
+        click.echo(json.dumps(found.to_json(), indent=2))
+        return
+    labels = ", ".join(f"{label}: {rows:,}" for label, rows in found.labels.items())
+    _show(
+        {
+            "teacher": f"{found.teacher}, {found.dimension} dimensions, {found.written:,} vectors added",
+            "trained on": f"{found.rows:,} rows of {found.corpus} ({labels})",
+            "alone": f"{found.alone:,} times a row was alone with its label in its batch",
+            "loss": " -> ".join(f"{loss:.4f}" for loss in found.losses),
+            "map": f"moved by {100 * found.moved:.2f} % of its norm in {found.steps:,} steps",
+            "neighbours": f"{100 * found.base_accuracy:.2f} % right before, {100 * found.accuracy:.2f} % "
+            f"after (leave-one-out, {found.sample:,} training rows)",
+        }
+    )
+    for note in found.notes:
+        click.echo(f"note: {note}")
 
 
 @kb_command.command("build")
 @_MODEL
+@_CACHE
+@_CORPUS
+@named("--teacher", "NAME", "Teacher of the vectors.  [default: the run's]")
+@click.option("--m", type=click.IntRange(2, 1024), default=48, show_default=True, help="Links of a row.")
 @click.option(
-    "--cache", type=click.Path(path_type=Path), required=True, help="Cache with the teacher's vectors."
+    "--ef-construction", type=click.IntRange(1), default=400, show_default=True, help="Candidates to link."
 )
-@click.option("--corpus", metavar="NAME", help="Corpus to put in.  [default: the one the run names]")
-@click.option(
-    "--teacher",
-    metavar="NAME",
-    help="Projected teacher, or the cache's name of MODEL itself where 'distill teach' made it.  [default: "
-    "the one the run names]",
-)
-@click.option("--m", type=int, default=48, show_default=True, help="Links a row keeps on each level.")
-@click.option(
-    "--ef-construction", type=int, default=400, show_default=True, help="Candidates looked at to link a row."
-)
-@click.option(
-    "--ef-search",
-    type=int,
-    help="Candidates looked at to find neighbours.  [default: the fewest of 32 to 512 that find "
-    "99 of 100 of the nearest neighbours of rows held out; 256 without such rows]",
-)
+@count("--ef-search", "Candidates in a search.  [default: the fewest that find 99 % of the nearest]")
 @click.option(
     "--codec",
     type=click.Choice(["float32", "float16", "int8"]),
     default="float16",
     show_default=True,
-    help="How vectors are kept.",
+    help="Storage of vectors.",
 )
-@click.option("--texts", is_flag=True, help="Keep the texts too, so that neighbours can be shown.")
+@flag("--texts", "Keep the texts, to show neighbours.")
 @click.option(
-    "--tau", type=float, help="Temperature of neighbours' weights.  [default: as in training, else 0.07]"
+    "--tau", type=float, help="Temperature of neighbours' weights.  [default: the run's, else 0.07]"
 )
-@click.option("--overwrite", is_flag=True, help="Replace a base that is there.")
+@flag("--overwrite", "Replace an earlier base.")
 @_JSON
 def build_command(
     model: Path,
-    cache: Path,
-    corpus: str | None,
-    teacher: str | None,
     m: int,
     ef_construction: int,
     ef_search: int | None,
     codec: str,
-    texts: bool,
-    tau: float | None,
-    overwrite: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
-    """Make the knowledge base of MODEL from a cache.
+    """Build the knowledge base of MODEL from a cache; rows that the run held out are left out."""
+    from distill.reaugkd.index import IndexSettings
+    from distill.reaugkd.knowledge_base import build_base
 
-    Of each text of the corpus it holds the projected vector and the softmax of the logits. Rows that the run
-    held out stay out: k and beta are chosen on them.
-    """
-    from distill.knowledge_base.build import build_base
-    from distill.knowledge_base.index import IndexSettings
-
-    settings = IndexSettings(m, ef_construction, ef_search, codec)
+    settings = IndexSettings.model_validate(
+        {"m": m, "ef_construction": ef_construction, "ef_search": ef_search, "codec": codec}
+    )
     with watched() as on_step:
-        built = build_base(
-            model,
-            cache,
-            corpus=corpus,
-            teacher=teacher,
-            settings=settings,
-            texts=texts,
-            tau=tau,
-            overwrite=overwrite,
-            on_step=on_step,
-        )
-    show_built(built, as_json)
+        built = build_base(model, settings=settings, on_step=on_step, **options)
+    _show_built(built, as_json)
 
 
 @kb_command.command("add")
 @_MODEL
-@click.option(
-    "--cache", type=click.Path(path_type=Path), required=True, help="Cache with the teacher's vectors."
-)
-@click.option("--corpus", metavar="NAME", help="Corpus to add.  [default: the only one]")
+@_CACHE
+@_CORPUS
 @_JSON
-def add_command(model: Path, cache: Path, corpus: str | None, as_json: bool) -> None:
-    """Add the rows of another corpus to the knowledge base of MODEL; nothing is trained.
-
-    Texts that are in it already, and those that the run held out, are left out. k and beta stay.
-    """
-    from distill.knowledge_base.build import add_rows
+def add_command(model: Path, cache: str, corpus: str | None, as_json: bool) -> None:
+    """Add another corpus to the knowledge base of MODEL, without training; k and beta stay."""
+    from distill.reaugkd.knowledge_base import add_rows
 
     with watched() as on_step:
         built = add_rows(model, cache, corpus=corpus, on_step=on_step)
-    show_built(built, as_json)
+    _show_built(built, as_json)
+
+
+@kb_command.command("tune")
+@_MODEL
+@named("--cache", "DIR", "Cache with the run's held-out rows.  [default: the run's]")
+@_CORPUS
+@named("--data", "FILE", "Choose on the rows of a file instead; its label column is 'label'.")
+@file_options
+@click.option("--keep/--no-keep", default=True, show_default=True, help="Write the choice into the base.")
+@_JSON
+def tune_command(
+    model: Path, data: str | None, text: str | None, text2: str | None, label: str | None, as_json: bool,
+    **options: Any,
+) -> None:  # fmt: skip
+    """Choose k (1 to 20) and beta (0, 0.1 ... 1) on labelled rows that are not in the base."""
+    from distill.classification.rows import Columns
+    from distill.reaugkd.tune import tune
+
+    if data is None and (text or text2 or label or options["rows"]):
+        raise click.UsageError("--text, --text2, --label and --rows are of a file: name it with --data")
+    if data is not None and (options["cache"] or options["corpus"]):
+        raise click.UsageError(
+            "--cache and --corpus are of the run's held-out rows: leave them or --data out"
+        )
+    choice = tune(model, data=data, columns=Columns(text, text2, label or "label"), **options)
+    if choice.skipped:
+        click.echo(f"left out: {choice.skipped}", err=True)
+    if as_json:
+        click.echo(json.dumps(choice.to_json(), indent=2, ensure_ascii=False))
+        return
+    chosen = choice.chosen
+    low, high = chosen.lead or (0.0, 0.0)
+    click.echo(
+        f"k {chosen.k}, beta {chosen.beta:g}: {100 * chosen.accuracy:.2f} % right on {chosen.rows:,} "
+        f"{chosen.source} ({choice.in_base:,} others are in the base); student alone "
+        f"{100 * chosen.without:.2f} %, 95 % interval of the lead {100 * low:+.2f} to {100 * high:+.2f}"
+    )
+    if chosen.within_chance:
+        click.echo("note: the lead is within chance, and it is the best of many trials on these rows")
+    click.echo(
+        f"exact search: {100 * choice.exact_accuracy:.2f} % right; the graph finds "
+        f"{100 * choice.recall.recall:.1f} % of the student's nearest {choice.recall.k}"
+    )
+    if choice.exact_accuracy - chosen.accuracy > 0.005:
+        click.echo("note: exact search is better: build the base with a larger --ef-search")
+    click.echo(f"{'k':>4}{'% right':>9}{'lead, 95 %':>18}{'best beta':>11}{'% right':>9}{'seconds':>10}")
+    for row in choice.table:
+        lead = f"{100 * row.lead[0]:+.2f} to {100 * row.lead[1]:+.2f}" if row.k else ""
+        click.echo(
+            f"{row.k:>4}{100 * row.accuracy:>9.2f}{lead:>18}{row.best_beta:>11g}"
+            f"{100 * row.best_accuracy:>9.2f}{row.seconds:>10.4f}"
+        )
 
 
 @kb_command.command("info")
 @_MODEL
+@flag("--check", "Read every file, and compare the graph with exact search on moved rows of the base.")
 @_JSON
-def info_command(model: Path, as_json: bool) -> None:
-    """Say what the knowledge base of MODEL holds, of whom, and what k and beta were chosen on."""
-    from distill.knowledge_base.build import require_header
-    from distill.knowledge_base.header import index_bytes
-    from distill.knowledge_base.student import open_folder
+def info_command(model: Path, check: bool, as_json: bool) -> None:
+    """Describe the knowledge base of MODEL."""
+    from distill.reaugkd.knowledge_base import index_bytes, require_base, require_header
+    from distill.reaugkd.student import open_student
     from embedcache.cli.tables import size
-    from embedcache.sizes import counted
 
-    student = open_folder(model)
+    student = open_student(model)
     header = require_header(student)
-    held = index_bytes(student.folder)
+    facts: dict[str, Any] = {**header.model_dump(mode="json"), "index_bytes": index_bytes(student.folder)}
+    if check:
+        index = require_base(student).index
+        facts["recall"] = asdict(index.recall(index.moved_rows(1000, seed=0), 10))
     if as_json:
-        click.echo(json.dumps({**header.facts(), "index_bytes": held}, indent=2, ensure_ascii=False))
+        click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
         return
-    origin, settings = header.origin, header.settings
-    corpora = ", ".join(f"{corpus['name']} ({corpus['rows']:,})" for corpus in header.corpora)
-    click.echo(f"rows         {counted(header.rows, 'row')} of {corpora}")
-    click.echo(f"vectors      {header.dimension} numbers of {origin.teacher} ({origin.contract[:12]})")
-    click.echo(f"labels       {', '.join(origin.labels)} (logits {origin.logits[:12]})")
-    click.echo(
-        f"index        HNSW, m {settings.m}, ef-construction {settings.ef_construction}, ef-search "
-        f"{settings.ef_search}, {settings.codec}; {size(held)}"
-    )
-    click.echo(f"texts        {'kept' if header.has_texts else 'not kept'}")
-    click.echo(f"tau          {header.tau:g}")
-    click.echo(f"k and beta   {describe_chosen(header)}")
-
-
-@kb_command.command("check")
-@_MODEL
-@click.option("--sample", type=click.IntRange(1), default=1000, show_default=True, help="Rows to search for.")
-@click.option("--k", type=click.IntRange(1), default=10, show_default=True, help="Neighbours of each.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Chooses the rows.")
-@_JSON
-def check_command(model: Path, sample: int, k: int, seed: int, as_json: bool) -> None:
-    """Compare the graph of MODEL's knowledge base with exact search, and read every file of it.
-
-    It searches for rows of the base itself, each of which is moved a little. A student's own vectors may lie
-    farther off: what the graph finds of those 'distill kb tune' tells.
-    """
-    from distill.knowledge_base.recall import measure_recall, moved_rows
-
-    base = _base(model)
-    found = measure_recall(base.index, moved_rows(base.index, sample, seed), k)
-    if as_json:
-        click.echo(json.dumps(found.to_json(), indent=2))
-        return
-    click.echo(
-        f"recall@{found.k} {found.recall:.4f} over {found.queries:,} searches of {len(base):,} rows; as near "
-        f"as the nearest {found.k}: {found.as_near:.4f}"
-    )
-    click.echo(f"a search {1e6 * found.seconds:,.0f} us, exact {1e6 * found.exact_seconds:,.0f} us")
-
-
-@kb_command.command("tune", short_help="Choose k and beta on rows held out from training.")
-@_MODEL
-@click.option(
-    "--cache",
-    type=click.Path(path_type=Path),
-    help="Cache of the run, to take its held-out rows from.  [default: the one the run names]",
-)
-@click.option("--corpus", metavar="NAME", help="Corpus with those rows.  [default: the one the run names]")
-@click.option("--data", metavar="FILE", help="Labelled rows instead.  [default: rows held out by the run]")
-@column_options
-@click.option("--label", metavar="COLUMN", help="Column of the label.  [default: label]")
-@click.option("--table", is_flag=True, help="Print the table over k (ReAugKD, Table 2).")
-@click.option(
-    "--ks",
-    metavar="K,K,...",
-    default="5,10,15,20",
-    show_default=True,
-    help="The k of the table, at most 20.",
-)
-@click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Also write the table, as .tsv or .json."
-)
-@click.option("--keep/--no-keep", default=True, show_default=True, help="Write k and beta into the base.")
-@machine_options
-@_JSON
-def tune_command(
-    model: Path,
-    cache: Path | None,
-    corpus: str | None,
-    data: str | None,
-    text: str | None,
-    text2: str | None,
-    label: str | None,
-    rows: tuple[str, ...],
-    format: str | None,  # noqa: A002 - the option's name
-    table: bool,
-    ks: str,
-    out: Path | None,
-    keep: bool,
-    device: str,
-    threads: int | None,
-    as_json: bool,
-) -> None:
-    """Choose k (1 to 20) and beta (0, 0.1 ... 1) on rows held out from training; predictions then use them.
-
-    Rows that stand in the base are left out. Give other rows than those that are to be reported.
-    """
-    from distill.classification.rows import Columns
-    from distill.knowledge_base.choose import choose
-
-    wanted = _parse_ks(ks)
-    if out is not None and out.suffix not in (".tsv", ".json"):
-        raise click.BadParameter(f"{out}: expected a file that ends in .tsv or .json", param_hint="'--out'")
-    named = any(one is not None for one in (text, text2, label, format))
-    columns = Columns(text, text2, label or "label", format) if named else None
-    choice = choose(
-        model,
-        cache=cache,
-        corpus=corpus,
-        data=data,
-        columns=columns,
-        rows=rows,
-        ks=wanted,
-        keep=keep,
-        device=device,
-        threads=threads,
-    )
-    if choice.described:
-        click.echo(f"left out: {choice.described}", err=True)
-    if out is not None:
-        write_table(choice, out)
-    if as_json:
-        click.echo(json.dumps(choice.to_json(), indent=2, ensure_ascii=False))
-        return
-    show_choice(choice, table=table)
-
-
-def _base(model: Path) -> KnowledgeBase:
-    from distill.knowledge_base.build import require_base
-    from distill.knowledge_base.student import open_folder
-
-    return require_base(open_folder(model))
-
-
-def _parse_ks(ks: str) -> list[int]:
-    from distill.knowledge_base.tune import MOST_NEIGHBOURS
-
-    parts = [part.strip() for part in ks.split(",")]
-    if not all(part.isdigit() and 1 <= int(part) <= MOST_NEIGHBOURS for part in parts):
-        raise click.BadParameter(
-            f"{ks!r}: expected numbers from 1 to {MOST_NEIGHBOURS} with commas between", param_hint="'--ks'"
+    origin, chosen, recall = header.origin, header.chosen, facts.get("recall")
+    graph = ", ".join(f"{key} {value}" for key, value in facts["index"].items() if key != "is_settled")
+    lines = {
+        "rows": ", ".join(f"{corpus.name} ({corpus.rows:,})" for corpus in header.corpora),
+        "vectors": f"{header.dimension} dimensions of {origin.teacher} ({origin.contract[:12]})",
+        "labels": ", ".join(origin.labels),
+        "index": f"{graph}, {size(facts['index_bytes'])}",
+        "texts": "kept" if header.texts else "not kept",
+        "tau": f"{header.tau:g}",
+        "k and beta": "not chosen yet: 'distill kb tune'",
+    }
+    if chosen is not None:
+        lines["k and beta"] = (
+            f"{chosen.k} and {chosen.beta:g}, chosen on {chosen.rows:,} {chosen.source} when the base had "
+            f"{chosen.base_rows:,} rows: {100 * chosen.accuracy:.2f} % right, student alone "
+            f"{100 * chosen.without:.2f} %{', within chance' if chosen.within_chance else ''}"
         )
-    return [int(part) for part in parts]
+    if recall is not None:
+        lines["recall"] = (
+            f"{recall['recall']:.4f} of the nearest {recall['k']}, {1e6 * recall['seconds']:,.0f} us each, "
+            f"exact {1e6 * recall['exact_seconds']:,.0f} us"
+        )
+    _show(lines)
+
+
+def _show_built(built: Built, as_json: bool) -> None:
+    counts = {name: getattr(built, name) for name in ("added", "repeated", "held_out", "known", "recall")}
+    header = built.base.header
+    if as_json:
+        click.echo(json.dumps({**counts, **header.model_dump(mode="json")}, indent=2, ensure_ascii=False))
+        return
+    measured = (
+        "not measured" if built.recall is None else f"finds {100 * built.recall:.1f} % of the nearest 10"
+    )
+    _show(
+        {
+            "rows": f"{built.added:,} added, {header.rows:,} in the base",
+            "left out": f"{built.repeated:,} repeated, {built.held_out:,} held out, {built.known:,} known",
+            "ef-search": f"{header.index.ef_search}, {measured}",
+        }
+    )
+
+
+def _show(lines: dict[str, str]) -> None:
+    for name, value in lines.items():
+        click.echo(f"{name:<12}{value}")

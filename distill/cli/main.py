@@ -14,7 +14,6 @@ from distill.cli.kb import kb_command
 from distill.cli.listing import list_command
 from distill.cli.pipeline import pipeline_command
 from distill.cli.predict import predict_command
-from distill.cli.project import project_command
 from distill.cli.report import report_command
 from distill.cli.ship import export_command
 from distill.cli.sweep import sweep_command
@@ -34,7 +33,6 @@ def cli() -> None:
     """Distil small sentence encoders from cached teacher vectors."""
 
 
-cli.add_command(project_command)
 cli.add_command(run_command)
 cli.add_command(finetune_command)
 cli.add_command(teach_command)

@@ -16,6 +16,7 @@ from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
 from embedcache.keys import KeyArray
 from embedcache.projection import base_of, is_derived
+from embedcache.store import ShardStore
 from embedcache.teacher.classifier import modules_of
 from embedcache.teacher.options import LOGITS
 
@@ -88,18 +89,30 @@ def stored_vectors(cache: Cache, teacher: CachedTeacher, keys: KeyArray, corpus:
     """Return a teacher's vectors of some texts of a corpus, float32 of shape (n, d).
 
     Raises:
+        DataError: as :func:`locate_vectors`.
+    """
+    store, places = locate_vectors(cache, teacher, keys, corpus)
+    return store.vectors(places)
+
+
+def locate_vectors(
+    cache: Cache, teacher: CachedTeacher, keys: KeyArray, corpus: Corpus
+) -> tuple[ShardStore, NDArray[np.int64]]:
+    """Return a teacher's store, and the positions of some texts of a corpus in it.
+
+    Raises:
         DataError: if vectors are missing; it names their number and the command that adds them.
     """
     store = cache.store(teacher.contract)
     places = store.locate(keys)
     if missing := int((places < 0).sum()):
-        command = "distill project --apply" if is_derived(teacher.contract) else "embedcache build"
+        command = "distill kb project --apply" if is_derived(teacher.contract) else "embedcache build"
         output = " --output embedding,logits" if teacher.contract.output == LOGITS else ""
         raise DataError(
             f"{missing:,} of {len(keys):,} texts of {corpus.title} have no vector of teacher "
             f"{teacher.name!r}: run '{command}{output}' for this corpus and teacher"
         )
-    return store.vectors(places)
+    return store, places
 
 
 def base_teacher(cache: Cache, teacher: CachedTeacher) -> CachedTeacher:

@@ -191,7 +191,7 @@ def load_by_contract(
     if contract.output == PROJECTION:
         raise TeacherError(
             f"teacher {name!r} is a projection of another teacher's vectors, which no model gives: use "
-            "'distill project --apply'"
+            "'distill kb project --apply'"
         )
     if contract.is_served and not is_served(spec):
         raise TeacherError(

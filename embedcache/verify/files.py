@@ -215,7 +215,7 @@ RULES: Mapping[Kind, tuple[Callable[[Path, Entry], object], str]] = {
         lambda path, entry: TokenTable.read(path, entry.teacher),
         "delete it; 'embedcache build SRC --token-embeddings' reads it from the model again",
     ),
-    Kind.PROJECTION: (_read_projection, "copy it back, or run 'distill project' again"),
+    Kind.PROJECTION: (_read_projection, "copy it back, or run 'distill kb project' again"),
     Kind.SPECIAL: (lambda path, _: regular_size(path), "delete it, or put the file itself in its place"),
     Kind.UNKNOWN: (_read_named, "embedcache does not read it: move it away, unless it is yours"),
 }

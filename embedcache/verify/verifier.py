@@ -218,7 +218,7 @@ class Verifier:
         if contract is None or any(path.startswith(f"{folder}/") for path in self.damaged):
             return
         names = " or ".join(entry.stem for entry in self.files(contract_id, Kind.NAME))
-        build = "distill project --apply" if is_derived(contract) else "embedcache build"
+        build = "distill kb project --apply" if is_derived(contract) else "embedcache build"
         store = self.sound_store(contract)
         lacking = rows_without_vector(self.texts, store)
         # A teacher need not have encoded every corpus and view of a cache.

@@ -6,12 +6,11 @@ import click
 import numpy as np
 import pytest
 
-from distill.knowledge_base.base import KnowledgeBase
-from distill.knowledge_base.effort import settle_effort
-from distill.knowledge_base.header import Origin
-from distill.knowledge_base.index import IndexSettings, NeighbourIndex
-from distill.knowledge_base.recall import measure_recall
-from distill.retrieval_classifier import RetrievalAugmentedClassifier, student_encoder
+from distill.reaugkd.classifier import RetrievalAugmentedClassifier, open_encoder
+from distill.reaugkd.header import Header
+from distill.reaugkd.index import IndexSettings, NeighbourIndex
+from distill.reaugkd.knowledge_base import KnowledgeBase
+from distill.reaugkd.student import Origin, StudentFolder
 from embedcache.keys import KEY_DTYPE
 from embedcache.teacher.classifier import ClassifierHead
 from embedcache.testing import sentences, tiny_encoder
@@ -35,10 +34,10 @@ def test_the_default_graph_finds_nearly_all_after_saving_loading_and_appending(c
     settings = IndexSettings(codec=codec)
     vectors, queries = projected(ROWS, 1), projected(QUERIES, 2)
     index = NeighbourIndex.build(vectors[:60_000], settings)
-    index = NeighbourIndex.from_bytes(index.to_bytes().tobytes(), settings)
+    index = NeighbourIndex.from_bytes(index.to_bytes(), settings)
     index.add(vectors[60_000:])
     assert len(index) == ROWS
-    found = measure_recall(index, queries, 10)
+    found = index.recall(queries, 10)
     assert found.recall >= 0.99, found
     # Otherwise a base would do without a graph.
     assert found.seconds < found.exact_seconds
@@ -46,14 +45,24 @@ def test_the_default_graph_finds_nearly_all_after_saving_loading_and_appending(c
 
 @pytest.fixture(scope="module")
 def narrow_base() -> KnowledgeBase:
-    """A base as large as SST-2 with vectors as 'distill project --dim 32' gives them."""
+    """A base as large as SST-2 with vectors as 'distill kb project --dim 32' gives them."""
     index = NeighbourIndex.build(projected(ROWS, 1, NARROW), IndexSettings())
-    settled = settle_effort(index, projected(QUERIES, 2, NARROW))
-    assert settled is not None
-    assert settled.recall >= 0.99
-    origin = Origin("teacher", "a" * 64, NARROW, None, "b" * 64, ("bad", "good"))
+    recall = index.settle(projected(QUERIES, 2, NARROW))
+    assert recall is not None
+    assert recall >= 0.99
+    origin = Origin(
+        teacher="teacher",
+        contract="a" * 64,
+        base=None,
+        projection=None,
+        logits="b" * 64,
+        labels=("bad", "good"),
+    )
+    header = Header(
+        rows=ROWS, dimension=NARROW, origin=origin, index=index.settings, tau=0.07, corpora=(), texts=False
+    )
     soft_labels = np.full((ROWS, 2), 0.5, dtype=np.float32)
-    return KnowledgeBase(origin, index, soft_labels, np.arange(ROWS).astype(KEY_DTYPE), 0.07, ())
+    return KnowledgeBase(header, index, soft_labels, np.arange(ROWS).astype(KEY_DTYPE))
 
 
 # Students of three layers of MiniLM, and of six of BERT as in the paper. A single text takes the small one so
@@ -64,8 +73,8 @@ def narrow_base() -> KnowledgeBase:
 def test_retrieval_adds_little_to_the_time_of_a_student(tmp_path, narrow_base, layers, width, batch):
     """ReAugKD, Table 2: with ten neighbours less than 3 %."""
     folder = tiny_encoder(tmp_path / "student", dimension=width, layers=layers, normalize=False)
-    wide = student_encoder(folder, "cpu", 1)
     head = ClassifierHead(("bad", "good"), np.ones((2, NARROW), np.float32), np.zeros(2, np.float32))
+    wide = open_encoder(StudentFolder(folder, head, None, None), None, "cpu", 1)
     classifier = RetrievalAugmentedClassifier(
         lambda texts: np.ascontiguousarray(wide(texts)[:, :NARROW]), head, narrow_base, k=10
     )

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distill.layout import BEST, CONFIG, HELD_OUT, RECORD
+from distill.layout import BEST, CONFIG, HELD_OUT
+from distill.record import CorpusRecord, RunRecord, TeacherRecord
 from embedcache.cache import Cache
 from embedcache.contract import Contract
 from embedcache.corpus.readers import ReadReport, RowBatch
@@ -104,16 +105,21 @@ def make_run(
     """The folder of a run whose student has a classifier, but no encoder."""
     (folder / BEST).mkdir(parents=True)
     head().write(folder / BEST)
-    record = {
-        "version": 1,
-        "teacher": {"name": "tiny.projected", "contract_id": contract.id, "contract": contract.to_json()},
-        "cache": str(cache.folder),
-        "corpus": {"name": "films", "rows": len(TEXTS), "digest": ""},
-        "student": "layers:1",
-        "loss": loss,
-        "result": {},
-    }
-    (folder / RECORD).write_text(json.dumps(record), encoding="utf-8")
+    teacher = TeacherRecord(
+        name="tiny.projected", spec="nowhere", contract_id=contract.id, contract=contract.to_json()
+    )
+    RunRecord(
+        identity="0",
+        seeds=[0],
+        setting="0",
+        teachers=[teacher],
+        cache=str(cache.folder),
+        corpus=CorpusRecord(name="films", rows=len(TEXTS), digest=""),
+        rows=len(TEXTS) - len(held),
+        student="layers:1",
+        parameters=1,
+        loss=loss,
+    ).write(folder)
     (folder / CONFIG).write_text(f"loss:\n  name: {loss}\n  tau: 0.2\n", encoding="utf-8")
     (folder / HELD_OUT).write_text("".join(f"{json.dumps(text)}\n" for text in held), encoding="utf-8")
     return folder

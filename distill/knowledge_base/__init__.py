@@ -1,1 +1,0 @@
-"""The knowledge base beside a student: what its teacher said of texts, to be asked while predicting."""

@@ -1,0 +1,263 @@
+"""Nearest neighbours among unit vectors: an HNSW graph (Malkov and Yashunin, 2018) beside exact search."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from embedcache.codecs import Vectors
+
+Codec = Literal["float32", "float16", "int8"]
+CODECS: tuple[Codec, ...] = get_args(Codec)
+
+EFFORTS = (32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512)
+"""Values of ``ef_search`` that are tried, the fastest first."""
+
+WANTED_RECALL = 0.99
+USUAL_EFFORT = 256
+"""``ef_search`` without enough queries to measure it on."""
+
+FEWEST_QUERIES = 100
+"""Queries to measure on; with fewer, a single missed neighbour would decide."""
+
+_INITIAL_EFFORT = 64
+_NEIGHBOURS = 10
+_ROWS_AT_ONCE = 4096
+
+Found: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float32]]
+"""Rows (n, k) and their cosines (n, k), the nearest first; row -1 and cosine -inf where there is none."""
+
+
+class IndexSettings(BaseModel):
+    """Settings of a graph, as the header of a knowledge base holds them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    m: int = Field(
+        default=48, ge=2, le=1024, description="Links of a row per level, twice as many on the lowest."
+    )
+    ef_construction: int = Field(
+        default=400, ge=1, le=10**7, description="Candidates examined to link a row."
+    )
+    ef_search: int | None = Field(
+        default=None, ge=1, le=10**7, description="Candidates examined in a search; None: to be measured."
+    )
+    codec: Codec = Field(default="float16", description="Storage of vectors.")
+    is_settled: bool = Field(
+        default=False, description="``ef_search`` was measured; it is again after an add."
+    )
+
+
+@dataclass(frozen=True)
+class Recall:
+    """Graph search compared with exact search.
+
+    Attributes:
+        queries: number of queries.
+        k: neighbours per query.
+        recall: share of the k nearest that the graph finds, 0 to 1.
+        seconds: time per query in the graph.
+        exact_seconds: time per query of exact search.
+    """
+
+    queries: int
+    k: int
+    recall: float
+    seconds: float
+    exact_seconds: float
+
+
+class NeighbourIndex:
+    """Index of n unit vectors; made by :meth:`build` and :meth:`from_bytes`.
+
+    One thread adds rows, so the same vectors and settings give the same bytes.
+
+    Args:
+        index: the faiss index.
+        settings: its settings.
+    """
+
+    def __init__(self, index: Any, settings: IndexSettings) -> None:
+        self._index = index
+        self.settings = settings
+        self._index.hnsw.efSearch = settings.ef_search or _INITIAL_EFFORT
+
+    @classmethod
+    def build(
+        cls, vectors: Vectors, settings: IndexSettings, on_step: Callable[[int, int], None] | None = None
+    ) -> NeighbourIndex:
+        """Build an index.
+
+        Args:
+            vectors: unit vectors, float32 of shape (n, d).
+            settings: settings of the graph.
+            on_step: called with rows added and rows to add.
+        """
+        import faiss
+
+        width, metric = vectors.shape[1], faiss.METRIC_INNER_PRODUCT
+        if settings.codec == "float32":
+            index: Any = faiss.IndexHNSWFlat(width, settings.m, metric)
+        else:
+            kinds: dict[str, Any] = {
+                "float16": faiss.ScalarQuantizer.QT_fp16,
+                "int8": faiss.ScalarQuantizer.QT_8bit,
+            }
+            index = faiss.IndexHNSWSQ(width, kinds[settings.codec], settings.m, metric)
+            with _one_thread():
+                index.train(vectors)
+        index.hnsw.efConstruction = settings.ef_construction
+        made = cls(index, settings)
+        made.add(vectors, on_step)
+        return made
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return int(self._index.ntotal)
+
+    @property
+    def dimension(self) -> int:
+        """Width d of a vector."""
+        return int(self._index.d)
+
+    def add(self, vectors: Vectors, on_step: Callable[[int, int], None] | None = None) -> None:
+        """Append rows; arguments as for :meth:`build`."""
+        with _one_thread():
+            for start in range(0, len(vectors), _ROWS_AT_ONCE):
+                part = np.ascontiguousarray(vectors[start : start + _ROWS_AT_ONCE], dtype=np.float32)
+                self._index.add(part)
+                if on_step is not None:
+                    on_step(start + len(part), len(vectors))
+
+    def search(self, queries: Vectors, k: int) -> Found:
+        """Return the k nearest rows of unit vectors (n, d) that the graph finds."""
+        cosines, rows = self._index.search(np.ascontiguousarray(queries, dtype=np.float32), min(k, len(self)))
+        # faiss marks a missing neighbour with the smallest finite number, which would still get a weight.
+        cosines[rows < 0] = -np.inf
+        return rows, cosines
+
+    def exact(self, queries: Vectors, k: int) -> Found:
+        """Return the k nearest rows of unit vectors (n, d), compared with every stored vector."""
+        import faiss
+
+        cosines, rows = faiss.knn(
+            np.ascontiguousarray(queries, dtype=np.float32),
+            self.vectors(),
+            min(k, len(self)),
+            metric=faiss.METRIC_INNER_PRODUCT,
+        )
+        return rows, cosines
+
+    def vectors(self, rows: NDArray[np.int64] | None = None) -> Vectors:
+        """Return stored vectors of ``rows`` (default: all), float32 of shape (n, d)."""
+        found: Vectors = (
+            self._index.reconstruct_n(0, len(self)) if rows is None else self._index.reconstruct_batch(rows)
+        )
+        return found
+
+    def recall(self, queries: Vectors, k: int) -> Recall:
+        """Compare graph search with exact search on unit vectors, float32 of shape (n, d), n > 0."""
+        self.search(queries[:1], k)  # The first search starts threads.
+        began = time.perf_counter()
+        rows, _ = self.search(queries, k)
+        searched = time.perf_counter()
+        nearest, _ = self.exact(queries, k)
+        seconds = (searched - began) / len(queries), (time.perf_counter() - searched) / len(queries)
+        return Recall(len(queries), rows.shape[1], share_found(rows, nearest), *seconds)
+
+    def moved_rows(self, count: int, seed: int, move: float = 0.3) -> Vectors:
+        """Return at most ``count`` rows, each moved by ``move`` at random, as unit vectors (n, d)."""
+        rng = np.random.default_rng(seed)
+        rows = np.sort(rng.permutation(len(self))[:count])
+        noise = rng.standard_normal((len(rows), self.dimension)).astype(np.float32)
+        moved = self.vectors(rows) + move * noise / np.linalg.norm(noise, axis=1, keepdims=True)
+        found: Vectors = moved / np.linalg.norm(moved, axis=1, keepdims=True)
+        return found
+
+    def settle(self, queries: Vectors) -> float | None:
+        """Set ``ef_search`` to the smallest of :data:`EFFORTS` that finds 99 % of the ten nearest.
+
+        The queries must not be in the index: its own rows, slightly moved, are found far more easily.
+
+        Args:
+            queries: unit vectors, float32 of shape (n, d).
+
+        Returns:
+            The recall, below 0.99 only at the largest ``ef_search``. None for fewer queries than
+            :data:`FEWEST_QUERIES`: then an earlier setting stays, and the first one is :data:`USUAL_EFFORT`.
+        """
+        if len(queries) < FEWEST_QUERIES:
+            if not self.settings.is_settled:
+                self.search_with(USUAL_EFFORT)
+            return None
+        nearest, _ = self.exact(queries, _NEIGHBOURS)
+        recall = 0.0
+        for effort in EFFORTS:
+            self.search_with(effort)
+            recall = share_found(self.search(queries, _NEIGHBOURS)[0], nearest)
+            if recall >= WANTED_RECALL:
+                break
+        return recall
+
+    def search_with(self, ef_search: int) -> None:
+        """Set a measured ``ef_search``."""
+        self.settings = self.settings.model_copy(update={"ef_search": ef_search, "is_settled": True})
+        self._index.hnsw.efSearch = ef_search
+
+    def to_bytes(self) -> bytes:
+        """Return the index in the format of a faiss file."""
+        import faiss
+
+        return bytes(faiss.serialize_index(self._index).tobytes())
+
+    @classmethod
+    def from_bytes(cls, data: bytes, settings: IndexSettings) -> NeighbourIndex:
+        """Read an index of unknown origin.
+
+        Raises:
+            ValueError: if the bytes are no HNSW index, or a link leads outside of it.
+        """
+        import faiss
+
+        try:
+            index: Any = faiss.deserialize_index(np.frombuffer(data, dtype=np.uint8))
+        except RuntimeError as error:
+            raise ValueError(f"faiss cannot read the index ({str(error).splitlines()[0][:200]})") from error
+        if not isinstance(index, faiss.IndexHNSW):
+            raise ValueError(f"the index is a faiss {type(index).__name__}, expected HNSW")
+        # faiss follows links without checking them.
+        graph: Any = index.hnsw
+        links = faiss.vector_to_array(graph.neighbors)
+        rows, entry = int(index.ntotal), int(graph.entry_point)
+        if (
+            int(index.storage.ntotal) != rows
+            or not -1 <= entry < rows
+            or (links < -1).any()
+            or (links >= rows).any()
+        ):
+            raise ValueError(f"the index has links outside of its {rows} rows")
+        return cls(index, settings)
+
+
+def share_found(rows: NDArray[np.int64], nearest: NDArray[np.int64]) -> float:
+    """Return the share of the nearest rows (n, k) that are among ``rows`` (n, k), 0 to 1."""
+    return float((rows[:, :, None] == nearest[:, None, :]).any(axis=2).mean())
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    import faiss
+
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)

@@ -1,0 +1,285 @@
+"""Choice of k and beta on labelled rows that are neither in the base nor reported.
+
+The paper tries beta 0, 0.1 ... 1 and k 1 to 20 on the set that it reports.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binomtest
+
+from distill.classification.labels import label_numbers
+from distill.classification.rows import FEWEST_SCORED, Columns, LabelledRows, read_labelled, refuse_test_rows
+from distill.errors import DataError
+from distill.reaugkd.classifier import RetrievalAugmentedClassifier, open_encoder
+from distill.reaugkd.header import Chosen
+from distill.reaugkd.index import Found, Recall
+from distill.reaugkd.knowledge_base import KnowledgeBase, Probabilities, require_base
+from distill.reaugkd.student import StudentFolder, open_student
+from distill.training.selection import refuse_test_file
+from distill.vectors import unit
+from embedcache.cache import Cache
+from embedcache.codecs import Vectors
+from embedcache.folders import locked_folder
+from embedcache.keys import KeyIndex, key_array
+
+BETAS = tuple(step / 10 for step in range(11))
+MOST_NEIGHBOURS = 20
+SHOWN_KS = (5, 10, 15, 20)
+"""Values of k in the paper's Table 2."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Result of one k and beta on n labelled rows.
+
+    Attributes:
+        k: neighbours per text.
+        beta: weight of the student's own answer.
+        right: rows answered right, bool of shape (n,).
+        log_loss: mean negative log probability of the right label.
+    """
+
+    k: int
+    beta: float
+    right: NDArray[np.bool_]
+    log_loss: float
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right rows, 0 to 1."""
+        return float(self.right.mean())
+
+    @property
+    def rank(self) -> tuple[float, float, int, float]:
+        """Sort key, the best first: accuracy, log loss, fewest neighbours, largest beta."""
+        return -self.accuracy, self.log_loss, self.k, -self.beta
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """Row of the table over k (ReAugKD, Table 2).
+
+    Attributes:
+        k: neighbours per text; 0 without retrieval.
+        accuracy: with the chosen beta, 0 to 1.
+        lead: 95 % interval of its lead over the student alone.
+        best_beta, best_accuracy: the best beta for this k, and the accuracy with it.
+        seconds: time of the student for all rows (k = 0), else the time that retrieval adds.
+    """
+
+    k: int
+    accuracy: float
+    lead: tuple[float, float]
+    best_beta: float
+    best_accuracy: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Chosen k and beta, and figures of the rows they were chosen on.
+
+    Attributes:
+        chosen: k and beta, as the base's header holds them.
+        table: the table over k.
+        recall: recall of the graph for the student's own vectors.
+        exact_accuracy: accuracy with exact search, 0 to 1.
+        in_base: rows left out because their texts are in the base.
+        skipped: description of other rows left out; empty if there are none.
+    """
+
+    chosen: Chosen
+    table: tuple[TableRow, ...]
+    recall: Recall
+    exact_accuracy: float
+    in_base: int
+    skipped: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        chosen = {**self.chosen.model_dump(mode="json"), "within_chance": self.chosen.within_chance}
+        return {**asdict(self), "chosen": chosen}
+
+
+def tune(
+    model: str | Path,
+    *,
+    cache: str | Path | None = None,
+    corpus: str | None = None,
+    data: str | Path | None = None,
+    columns: Columns | None = None,
+    rows: Sequence[str] = (),
+    keep: bool = True,
+    device: str = "auto",
+    threads: int | None = None,
+) -> Choice:
+    """Choose k and beta on rows held out from training, and write them into the base.
+
+    Rows whose texts are in the base are left out: they would find themselves.
+
+    Args:
+        model: a run, or a model folder, with a knowledge base.
+        cache, corpus: cache and corpus with the run's held-out rows; default: those of the run.
+        data: file of labelled rows to choose on instead.
+        columns, rows: columns of ``data``, and ``COLUMN=VALUE`` conditions on its rows.
+        keep: write the choice into the base.
+        device, threads: as for :meth:`RetrievalAugmentedClassifier.from_folder`.
+
+    Raises:
+        ConfigError: if the file or the rows are those of a test set.
+        DataError: if there is no base, the student cannot search it, or too few rows are left.
+        InputError: if the file or the corpus cannot be read, or holds pairs for a student of single texts.
+    """
+    student = open_student(model)
+    with locked_folder(student.folder):
+        base = require_base(student)
+        encode = open_encoder(student, base, device, threads)
+        classifier = RetrievalAugmentedClassifier(encode, student.head, base)
+        if data is None:
+            labelled = held_out_rows(student, cache, corpus)
+        else:
+            refuse_test_file(Path(data), "--data", "what is")
+            refuse_test_rows("--rows", rows, "what is")
+            labelled = read_labelled(data, columns or Columns(), rows)
+            labelled = replace(labelled, name=" ".join(["rows of", Path(data).name, *rows]))
+        keys = key_array(labelled.texts)
+        new = np.flatnonzero(~base.holds(keys))
+        if len(new) < FEWEST_SCORED:
+            raise DataError(
+                f"{labelled.name}: {len(new)} of {len(labelled)} labelled rows are outside the knowledge "
+                f"base, expected {FEWEST_SCORED} or more to choose k and beta on {labelled.described}"
+            )
+        left = labelled.take(new)
+        labels = label_numbers(left.labels, student.head.labels, left.name)
+        classifier.answer(left.texts[:1])
+        answers = classifier.answer(left.texts)
+        queries = unit(classifier.vectors(left.texts))
+        found = base.index.search(queries, MOST_NEIGHBOURS)
+        trials = try_settings(base, answers.student, found, labels)
+        best = min(trials, key=lambda one: one.rank)
+        alone = next(one for one in trials if one.beta == 1)
+        chosen = Chosen(
+            k=best.k,
+            beta=best.beta,
+            source=left.name,
+            digest=left.digest,
+            rows=len(left),
+            accuracy=best.accuracy,
+            without=alone.accuracy,
+            base_rows=len(base),
+            lead=lead_interval(best.right, alone.right),
+        )
+        if keep:
+            header = base.header.model_copy(update={"chosen": chosen})
+            replace(base, header=header, chosen_keys=keys[new]).write(student.folder)
+    table = [TableRow(0, alone.accuracy, (0.0, 0.0), 1.0, alone.accuracy, answers.encode_seconds)]
+    for k in SHOWN_KS:
+        of_k = [one for one in trials if one.k == k]
+        if of_k:
+            at_beta, top = (
+                next(one for one in of_k if one.beta == best.beta),
+                min(of_k, key=lambda one: one.rank),
+            )
+            lead, seconds = lead_interval(at_beta.right, alone.right), _retrieval_seconds(base, queries, k)
+            table.append(TableRow(k, at_beta.accuracy, lead, top.beta, top.accuracy, seconds))
+    exact = best.beta * answers.student + (1 - best.beta) * base.vote(base.index.exact(queries, best.k))
+    return Choice(
+        chosen,
+        tuple(table),
+        base.index.recall(queries, best.k),
+        float((exact.argmax(axis=1) == labels).mean()),
+        len(labelled) - len(left),
+        labelled.described,
+    )
+
+
+def try_settings(
+    base: KnowledgeBase, student: Probabilities, found: Found, labels: NDArray[np.int64]
+) -> list[Trial]:
+    """Try every k and beta.
+
+    Args:
+        base: the knowledge base.
+        student: probabilities of the student alone, shape (n, c), n > 0.
+        found: the nearest rows and their cosines, both of shape (n, largest k).
+        labels: right labels, int64 of shape (n,).
+    """
+    trials, places = [], np.arange(len(labels))
+    for k in range(1, found[0].shape[1] + 1):
+        voted = base.vote((found[0][:, :k], found[1][:, :k]))
+        for beta in BETAS:
+            mixed = beta * student + (1 - beta) * voted
+            log_loss = -np.log(np.maximum(mixed[places, labels], 1e-12)).mean()
+            trials.append(Trial(k, beta, mixed.argmax(axis=1) == labels, float(log_loss)))
+    return trials
+
+
+def lead_interval(ours: NDArray[np.bool_], others: NDArray[np.bool_]) -> tuple[float, float]:
+    """Return the 95 % interval of a difference of accuracies on the same n rows.
+
+    Only rows that one has right and the other wrong count (McNemar, 1947): the interval is the exact one of
+    their binomial (Clopper and Pearson, 1934). It ignores that ``ours`` may be the best of many trials.
+
+    Args:
+        ours, others: which rows are right, bool of shape (n,), n > 0.
+    """
+    won, lost = int((ours & ~others).sum()), int((others & ~ours).sum())
+    if not won + lost:
+        return 0.0, 0.0
+    ends = binomtest(won, won + lost).proportion_ci(0.95, method="exact")
+    share = (won + lost) / len(ours)
+    return share * (2 * float(ends.low) - 1), share * (2 * float(ends.high) - 1)
+
+
+def held_out_rows(
+    student: StudentFolder, cache: str | Path | None = None, corpus: str | None = None
+) -> LabelledRows:
+    """Return the rows that a run held out of its training, with the labels of its corpus.
+
+    Texts that the corpus no longer holds are left out and counted.
+
+    Args:
+        student: the run's student.
+        cache: cache with the corpus; default: the run's.
+        corpus: its name; default: as :meth:`StudentFolder.find_corpus`.
+
+    Raises:
+        DataError: if no rows were held out, or the cache is not known.
+        InputError: if the cache has no such corpus, or the corpus has no labels.
+    """
+    texts, place = student.held_out(), cache or (student.record.cache if student.record else None)
+    if not texts:
+        raise DataError(f"{student.title} has no held-out rows: give labelled rows with --data FILE")
+    if place is None or not Path(place).is_dir():
+        raise DataError(
+            f"{student.title}: no cache {place or ''} with the labels of its {len(texts):,} held-out rows: "
+            "name it with --cache, or give labelled rows with --data FILE"
+        )
+    opened = Cache(place)
+    found = student.find_corpus(opened) if corpus is None else opened.corpus(corpus)
+    places = KeyIndex(found.keys()).locate(key_array(texts))
+    picked = places[places >= 0]
+    gone = len(texts) - len(picked)
+    described = (
+        f"{gone:,} of {len(texts):,} held-out texts, which {found.title} does not hold" if gone else ""
+    )
+    name = f"rows of corpus {found.name!r} held out by the run"
+    return LabelledRows(name, found.texts(picked), found.labels(picked), described=described)
+
+
+def _retrieval_seconds(base: KnowledgeBase, queries: Vectors, k: int) -> float:
+    """Return the time of searching and voting for all queries, the shortest of three."""
+    seconds = []
+    for _ in range(3):
+        began = time.perf_counter()
+        base.vote(base.index.search(queries, k))
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
