@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from distill.data.held_out import rows_of_drawn
+from distill.data.sampler import rows_of_drawn
 from distill.errors import ConfigError, DataError
 from embedcache.corpus.columns import Columns as RawColumns
 from embedcache.corpus.columns import Problem

@@ -1,4 +1,4 @@
-"""A corpus joined with teachers' cached vectors: what a student is trained on. Nothing is copied."""
+"""A corpus joined with the cached vectors of its teachers; nothing is copied."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from distill.data.held_out import HELD_OUT_STREAM
-from distill.data.order import make_order, refuse_small_window
-from distill.data.picked import PickedKeys
-from distill.data.sampler import MOST_ROWS
+from distill.data.sampler import HELD_OUT_STREAM, MOST_ROWS
+from distill.data.streaming import make_order, refuse_small_window
 from distill.data.targets import Targets, open_targets
-from distill.data.windows import Order, WholeOrder, draw
+from distill.data.windows import Order, draw
 from distill.errors import DataError
 from distill.reaugkd.soft_labels import SoftLabels
 from embedcache.cache import Cache, CachedTeacher
@@ -26,7 +24,7 @@ from embedcache.keys import KeyArray, first_occurrences
 from embedcache.store import ShardStore
 
 _QUEUE_STREAM = 2**31 - 3
-"""Epoch number of the permutation that picks the rows a queue starts with; no training reaches it."""
+"""Epoch number of the permutation that draws the rows of a queue; no training reaches it."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +35,13 @@ class DistillDataset:
         corpus: the corpus.
         view: the view of it that the teacher has encoded; for the original text, the corpus itself.
         targets: the targets of ``rows``.
-        rows: uint32, shape (n,); the training rows: distinct texts, held-out ones left out.
+        rows: uint32, shape (n,); the training rows: distinct texts without held-out ones.
         held_out: uint32; rows kept out of training.
-        duplicates: rows left out because their text stands earlier among the rows to train on.
-        selected: rows that satisfy ``where``; None where all rows of the corpus were to be trained on.
-        queue_rows: uint32; the rows whose vectors a queue starts with, in the order they enter it.
-        soft: what a classifier is distilled from; None for losses that do not look at labels.
-        order: the order that ``rows`` are trained on in.
+        duplicates: number of rows whose text occurs earlier.
+        selected: number of rows that satisfy ``where``; None without it.
+        queue_rows: uint32; rows whose vectors a queue starts with, in the order they enter it.
+        soft: soft labels of a classifier; None for losses without labels.
+        order: the training order of ``rows``.
     """
 
     corpus: Corpus
@@ -55,7 +53,7 @@ class DistillDataset:
     selected: int | None
     queue_rows: NDArray[np.uint32]
     soft: SoftLabels | None = None
-    order: Order = field(default_factory=WholeOrder)
+    order: Order = field(default_factory=Order)
 
     def __len__(self) -> int:
         """Return the number of training rows."""
@@ -67,11 +65,11 @@ class DistillDataset:
         return self.targets.teachers[0]
 
     def texts(self, rows: NDArray[np.integer]) -> list[str]:
-        """Return the texts that the teacher has encoded of ``rows``."""
+        """Return the texts of corpus rows, in the view that the teacher has encoded."""
         return self.view.texts(rows)
 
     def targets_of(self, rows: NDArray[np.integer]) -> Vectors:
-        """Return the targets of corpus rows, whether they are training rows or not, float32."""
+        """Return the targets of any corpus rows, float32."""
         return self.targets.lookup(self.view.keys_of(rows))
 
 
@@ -97,23 +95,21 @@ def open_dataset(
 
     Args:
         cache: the cache.
-        corpus, teacher: names; either may be left out where the cache holds one.
-        weights: what each of several teachers counts for, relative to the others.
+        corpus, teacher: names; optional where the cache holds only one.
+        weights: relative weights of several teachers.
         target_dim: width to project the targets to; default: as wide as the teachers' vectors together.
         view: the view that the teacher has encoded.
         where: SQL predicate over the corpus's rows; only rows that satisfy it are trained on or held out. Its
             ``tokens`` and ``truncated`` are the first teacher's.
-        held_out: how many distinct rows to keep out of training, chosen by ``seed``; or what says so, given
-            how many distinct rows there are.
-        limit: train on the first so many distinct rows only.
-        queue: how many training rows to choose, by ``seed``, for a queue to start with, at most as many as
-            there are; or what says so, given how many distinct rows there are.
-        queue_apart: whether those rows are left out of the training.
-        least_selected: how many distinct rows ``where`` has to leave to train on; fewer are a mistake in it.
-        seed: chooses the held-out rows, those of the queue and the rows that a projection is fitted on. All
-            of them are of the first window of the first epoch.
+        held_out: number of distinct rows to keep out of training, or a function of all distinct rows.
+        limit: use the first N distinct rows only.
+        queue: number of training rows that a queue starts with, or a function of all distinct rows.
+        queue_apart: do not train on those rows.
+        least_selected: least number of distinct rows that ``where`` has to leave to train on.
+        seed: of held-out rows, those of the queue and the sample that a projection is fitted on; all are from
+            the first window of the first epoch.
         open_store: opens the store of a contract; default: that of the cache.
-        cache_limit: bytes that the fetched shards of such stores may have together; default: any number.
+        cache_limit: most bytes of fetched shards of such stores; default: any number.
 
     Raises:
         ConfigError: if the weights or ``target_dim`` do not fit the teachers.
@@ -150,11 +146,11 @@ def open_dataset(
     queued = queue if isinstance(queue, int) else queue(distinct)
     order = make_order(cache_limit, targets, encoded, rows, seed)
     refuse_small_window(order, count + queued, f"{count:,} held out, {queued:,} that a queue starts with")
-    kept = np.ones(distinct, dtype=np.bool_)
-    kept[draw(order, distinct, seed, HELD_OUT_STREAM, count)] = False
-    held_rows, rows, order = rows[~kept] if count else rows[:0], rows[kept], order.restricted(kept)
-    queue_rows, rows, order = _queue_rows(rows, queued, queue_apart, seed, order)
-    # Rows of a queue that are not set apart are trained on, and looked for as such.
+    held_rows, rest, rest_order = _split(rows, order, count, seed, HELD_OUT_STREAM)
+    held_rows = np.sort(held_rows)
+    queue_rows, others, others_order = _split(rest, rest_order, queued, seed, _QUEUE_STREAM)
+    rows, order = (others, others_order) if queue_apart else (rest, rest_order)
+    # Rows of a queue that are not set apart are among the training rows.
     also = np.sort(np.concatenate([held_rows, queue_rows])) if queue_apart else held_rows
     targets = targets.join(encoded, rows, also)
     if target_dim is not None:
@@ -167,7 +163,7 @@ def open_dataset(
 def seen_rows(
     cache: Cache, corpus: Corpus, view: Corpus, where: str | None, teacher: str, limit: int | None
 ) -> NDArray[np.uint32]:
-    """Return the rows that a training of these settings sees, held-out ones included, uint32.
+    """Return the rows that a training with these settings reads, held-out ones included, uint32.
 
     Args:
         cache, corpus, view: as in a :class:`DistillDataset`.
@@ -181,21 +177,18 @@ def seen_rows(
     return _distinct_rows(view, mask, limit)[0]
 
 
-def _queue_rows(
-    rows: NDArray[np.uint32], count: int, apart: bool, seed: int, order: Order
+def _split(
+    rows: NDArray[np.uint32], order: Order, count: int, seed: int, stream: int
 ) -> tuple[NDArray[np.uint32], NDArray[np.uint32], Order]:
-    """Return the rows a queue starts with, and the rows to train on with their order."""
-    places = draw(order, len(rows), seed, _QUEUE_STREAM, count)
-    chosen = rows[places]
-    if not (apart and count):
-        return chosen, rows, order
+    """Return ``count`` rows in the order they are drawn, and the other rows with their order."""
+    places = draw(order, len(rows), seed, stream, count)
     kept = np.ones(len(rows), dtype=np.bool_)
     kept[places] = False
-    return chosen, rows[kept], order.restricted(kept)
+    return (rows[places], rows[kept], order.restricted(kept)) if count else (rows[:0], rows, order)
 
 
 def _select(cache: Cache, corpus: Corpus, teacher: str, where: str) -> tuple[NDArray[np.bool_], int]:
-    """Return which rows satisfy ``where``, and how many do; tokens are those that ``teacher`` saw."""
+    """Return the mask and number of rows that satisfy ``where``, which may use ``teacher``'s tokens."""
     from embedcache.querying import select_rows
 
     found = select_rows(cache, corpus.name, where, teacher=teacher)
@@ -210,17 +203,31 @@ def _select(cache: Cache, corpus: Corpus, teacher: str, where: str) -> tuple[NDA
     return mask, len(found)
 
 
+class _PickedKeys(Sequence[KeyArray]):
+    """Keys of the rows selected by a mask, part by part on access."""
+
+    def __init__(self, parts: Sequence[KeyArray], mask: NDArray[np.bool_]) -> None:
+        self._parts, self._mask = parts, mask
+        self._starts = [0, *accumulate(len(part) for part in parts)]
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __getitem__(self, number: int) -> KeyArray:  # type: ignore[override]  # slices are not needed
+        return self._parts[number][self._mask[self._starts[number] : self._starts[number + 1]]]
+
+
 def _distinct_rows(
     corpus: Corpus, mask: NDArray[np.bool_] | None, limit: int | None
 ) -> tuple[NDArray[np.uint32], int]:
     """Return the first row of each text, at most ``limit`` of them, and how many rows repeat a text."""
     parts: Sequence[KeyArray] = list(corpus.iter_keys())
     starts = [0, *accumulate(len(part) for part in parts)]
-    fresh = first_occurrences(parts if mask is None else PickedKeys(parts, mask))
+    fresh = first_occurrences(parts if mask is None else _PickedKeys(parts, mask))
     distinct = int(np.count_nonzero(fresh))
     rows = np.empty(distinct if limit is None else min(limit, distinct), dtype=np.uint32)
     done = seen = 0
-    # Part by part: the numbers of all rows at once would take eight bytes a row on the way.
+    # Part by part: the numbers of all rows at once would take eight bytes a row.
     for start, end in pairwise(starts):
         inside = np.arange(start, end) if mask is None else start + np.flatnonzero(mask[start:end])
         found = inside[fresh[seen : seen + len(inside)]][: len(rows) - done]

@@ -1,4 +1,4 @@
-"""The loader: batches prepared ahead on a thread of its own."""
+"""Loader of training batches, prepared ahead on a thread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -21,42 +20,30 @@ _ROWS_AT_ONCE = 8192
 _AHEAD = 2
 
 CheckRows = Callable[[NDArray[np.integer]], None]
-"""Called with places among the rows trained on, before they are yielded."""
+"""Called with indices of training rows before they are yielded."""
 
 
-@dataclass(frozen=True)
-class _Question:
-    """Asks the thread that trains to check rows before they are yielded.
-
-    Attributes:
-        rows: the rows.
-        answered: set once they are checked.
-    """
-
-    rows: NDArray[np.integer]
-    answered: threading.Event = field(default_factory=threading.Event)
-
-
-_Item = list[Batch] | _Question | BaseException | None
+_Item = tuple[NDArray[np.integer] | None, list[Batch]] | BaseException | None
+"""Rows to check first, and batches; or an error; None at the end."""
 _Queue = queue.Queue[_Item]
 
 
 class Loader:
-    """Iterates over given batches of rows.
+    """Iterates over given batches of rows, prepared ahead on a thread.
 
     Args:
-        source: what the rows are.
+        source: source of the rows.
         batches: index arrays of rows, in training order.
-        epoch: the epoch they are of.
-        start: how many of them to leave out at the beginning: they have been trained on.
-        share: which part of every batch this process encodes.
+        epoch: their epoch.
+        start: skip this many batches at the beginning.
+        share: part of every batch that this process encodes.
         pin: put batches into page-locked memory, for a GPU.
-        breaks: numbers of batches that are not prepared together with those before them, which would have to
+        breaks: numbers of batches that are not prepared together with those before them, as they may have to
             wait for their data.
-        check: called with the rows of all batches up to the next break before the first of these is yielded,
-            in the thread that iterates; None: nothing is checked.
+        check: called in the iterating thread with the rows of all batches up to the next break, before the
+            first of these is yielded.
         agree: called with the error of a remote, or None, each time that batches were waited for; it raises
-            the error, or that of another process which reads the same batches.
+            the error, or that of another process that reads the same batches.
     """
 
     def __init__(
@@ -75,6 +62,7 @@ class Loader:
         self._check, self._agree = check, agree
         self._source, self._batches, self._epoch, self._start = source, batches, epoch, start
         self._share, self._pin, self._breaks = share or Share(), pin, breaks
+        self._stop, self._checked = threading.Event(), threading.Event()
         self.waited = 0.0
         """Seconds the consumer has waited for batches."""
 
@@ -83,69 +71,64 @@ class Loader:
         return max(0, len(self._batches) - self._start)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield the batches in order. Errors met while preparing them are raised here."""
+        """Yield the batches in order. Errors while preparing them are raised here."""
         ready: _Queue = queue.Queue(maxsize=_AHEAD)
-        stop = threading.Event()
-        thread = threading.Thread(target=self._prepare, args=(ready, stop), name="loader", daemon=True)
+        self._stop.clear()
+        thread = threading.Thread(target=self._prepare, args=(ready,), name="loader", daemon=True)
         thread.start()
         exhausted = False
         try:
-            while True:
-                began = time.perf_counter()
-                item = self._next(ready)
-                self.waited += time.perf_counter() - began
-                if self._agree is not None:
-                    self._agree(item if isinstance(item, RemoteError) else None)
-                if item is None:
-                    exhausted = True
-                    return
-                if isinstance(item, BaseException):
-                    raise item
-                yield from item
+            while (batches := self._take(ready)) is not None:
+                yield from batches
+            exhausted = True
         finally:
-            stop.set()
+            self._stop.set()
             if not exhausted:
-                # It may wait for data that nobody needs any more.
+                # The thread may wait for data that is no longer needed.
                 self._source.interrupt()
             thread.join()
 
-    def _next(self, ready: _Queue) -> list[Batch] | BaseException | None:
-        """Return the next batches, an error, or None at the end; answer questions that come before."""
+    def _take(self, ready: _Queue) -> list[Batch] | None:
+        """Return the next batches after their check; None at the end."""
+        began = time.perf_counter()
         item = ready.get()
-        while isinstance(item, _Question):
-            if self._check is not None:
-                try:
-                    self._check(item.rows)
-                except RemoteError as error:
-                    return error
-            item.answered.set()
-            item = ready.get()
-        return item
+        error = item if isinstance(item, BaseException) else None
+        if isinstance(item, tuple) and item[0] is not None and self._check is not None:
+            try:
+                self._check(item[0])
+            except RemoteError as failed:
+                error = failed
+            self._checked.set()
+        self.waited += time.perf_counter() - began
+        if self._agree is not None:
+            self._agree(error if isinstance(error, RemoteError) else None)
+        if error is not None:
+            raise error
+        return item[1] if isinstance(item, tuple) else None
 
-    def _prepare(self, ready: _Queue, stop: threading.Event) -> None:
-        """Prepare batches until all are done, or until ``stop`` is set; called in a thread of its own."""
+    def _prepare(self, ready: _Queue) -> None:
+        """Prepare batches until all are done, or the iteration stops; runs in a thread."""
 
         def put(item: _Item) -> None:
-            while not stop.is_set():
+            while not self._stop.is_set():
                 with suppress(queue.Full):
                     ready.put(item, timeout=0.1)
                     return
 
         try:
             for part in self._parts():
-                is_asked = self._check is None
+                rows = np.concatenate([self._batches[number] for number in part]) if self._check else None
                 for group in self._groups(part):
+                    self._checked.clear()
                     batches = self._source.prepare(group, self._epoch, self._share)
-                    if not is_asked:
-                        # Not earlier: the source now knows which data are needed, and deletes others first.
-                        question = _Question(np.concatenate([self._batches[number] for number in part]))
-                        put(question)
-                        while not question.answered.wait(timeout=0.1):
-                            if stop.is_set():
-                                return
-                        is_asked = True
-                    put([batch.pinned() for batch in batches] if self._pin else batches)
-                    if stop.is_set():
+                    put((rows, [batch.pinned() for batch in batches] if self._pin else batches))
+                    # Preparing the next window would drop the vectors that the check reads.
+                    while (
+                        rows is not None and not self._checked.wait(timeout=0.1) and not self._stop.is_set()
+                    ):
+                        pass
+                    rows = None
+                    if self._stop.is_set():
                         return
             put(None)
         except BaseException as error:  # noqa: BLE001 - raised again where the batches are consumed
@@ -160,14 +143,10 @@ class Loader:
                 yield range(first, last)
 
     def _groups(self, part: range) -> Iterator[list[NDArray[np.integer]]]:
-        """Yield the batches of a part, as many together as are prepared at once."""
+        """Yield the batches of a part, grouped for preparation."""
         group: list[NDArray[np.integer]] = []
-        rows = 0
         for number in part:
             group.append(self._batches[number])
-            rows += len(group[-1])
-            if rows >= _ROWS_AT_ONCE:
+            if number == part[-1] or sum(map(len, group)) >= _ROWS_AT_ONCE:
                 yield group
-                group, rows = [], 0
-        if group:
-            yield group
+                group = []

@@ -1,7 +1,7 @@
-"""The order of training rows: a pure function of (seed, epoch), with rows of like length in one batch.
+"""The order of training rows: a pure function of (seed, epoch), with rows of similar length in one batch.
 
-An epoch's order is one uint32 a row. What else it takes to compute is a small share of the corpus at a time:
-random words are drawn again wherever keeping them would cost eight bytes a row.
+An epoch's order takes one uint32 a row. It is computed from small parts of the corpus: random words are drawn
+again where keeping them would cost eight bytes a row.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 
 BUCKET_BATCHES = 64
 MOST_ROWS = 2**32 - 1
-"""Rows an order can be made of: a row number takes four bytes, and the number after the last one as well."""
+"""Most rows of an order: row numbers, and the one after the last, take four bytes."""
+
+HELD_OUT_STREAM = 2**31 - 1
+"""Epoch number of the permutation that draws held-out rows; no training reaches it."""
 
 _PARTITION_ROWS = 2**18
 _MOST_PARTITION_BITS = 5
@@ -22,7 +25,7 @@ _DRAWN_AT_ONCE = 2**16
 
 
 class Lengths(Protocol):
-    """Tokens of n rows: an array, or something that looks them up where they are asked for."""
+    """Token counts of n rows: an array, or an object that looks them up."""
 
     def __len__(self) -> int:
         """Return n."""
@@ -34,13 +37,13 @@ class Lengths(Protocol):
 
 
 class EpochBatches(Sequence[NDArray[np.uint32]]):
-    """The batches of one epoch, cut from one array when they are asked for.
+    """The batches of one epoch, cut from one array on access.
 
     Args:
         order: uint32, shape (n,); the rows, batch after batch.
         batch_size: rows a batch; the last of ``order`` may be smaller.
-        sequence: uint32; the batches' numbers in the order they are trained on.
-        breaks: places in that order whose batches need what may not be here yet for those before them.
+        sequence: uint32; the batches' numbers in training order.
+        breaks: positions in that order that begin a new window, whose vectors may not have been fetched.
     """
 
     def __init__(
@@ -52,7 +55,6 @@ class EpochBatches(Sequence[NDArray[np.uint32]]):
     ) -> None:
         self._order, self._batch_size, self._sequence = order, batch_size, sequence
         self.breaks = frozenset(breaks)
-        """Where batches are not to be prepared together with those before them."""
 
     def __len__(self) -> int:
         """Return the number of batches."""
@@ -65,36 +67,46 @@ class EpochBatches(Sequence[NDArray[np.uint32]]):
     def __getitem__(self, number: slice) -> list[NDArray[np.uint32]]: ...
 
     def __getitem__(self, number: int | slice) -> NDArray[np.uint32] | list[NDArray[np.uint32]]:
-        """Return the rows of the batch that is trained on as number ``number``; several for a slice."""
+        """Return the rows of the batch at position ``number`` of the training; a list for a slice."""
         if isinstance(number, slice):
             return [self[one] for one in range(len(self))[number]]
         start = int(self._sequence[number]) * self._batch_size
         return self._order[start : start + self._batch_size]
 
 
-def permutation(n: int, seed: int, epoch: int, *, first: int | None = None) -> NDArray[np.uint32]:
-    """Return a permutation of ``range(n)`` that depends on (n, seed, epoch) alone.
+def permutation(n: int, *stream: int, first: int | None = None) -> NDArray[np.uint32]:
+    """Return a permutation of ``range(n)`` that depends on ``n`` and the numbers of a stream only.
 
     It sorts raw random words, which numpy promises never to change, unlike ``Generator.permutation``.
 
     Args:
         n: how many numbers; at most :data:`MOST_ROWS`.
-        seed, epoch: what the permutation is a function of.
-        first: return only so many numbers of its beginning.
-
-    Raises:
-        ValueError: if ``n`` is larger.
+        stream: numbers that identify the permutation, such as seed and epoch.
+        first: return only this many numbers of its beginning.
     """
-    return _permutation(n, (seed, epoch), n if first is None else min(first, n))
+    order = np.empty(n if first is None else min(first, n), dtype=np.uint32)
+    done, parts = 0, _ordered_parts(n, stream)
+    while done < len(order):
+        part = next(parts)[: len(order) - done]
+        order[done : done + len(part)] = part
+        done += len(part)
+    return order
 
 
-def stream_permutation(n: int, stream: tuple[int, ...]) -> NDArray[np.uint32]:
-    """Return a permutation of ``range(n)`` that depends on ``n`` and the numbers of a stream alone.
+def rows_of_drawn(texts: Sequence[str], count: int, seed: int) -> NDArray[np.bool_]:
+    """Return a mask of the rows of ``count`` distinct texts drawn at random, shape (rows,).
 
-    Raises:
-        ValueError: as :func:`permutation`.
+    Rows of one text stay together: otherwise held-out texts would be trained on.
+
+    Args:
+        texts: the text of each row.
+        count: how many distinct texts to draw.
+        seed: of the draw.
     """
-    return _permutation(n, stream, n)
+    distinct = list(dict.fromkeys(texts))
+    places = permutation(len(distinct), seed, HELD_OUT_STREAM, first=count)
+    drawn = {distinct[place] for place in places.tolist()}
+    return np.array([text in drawn for text in texts], dtype=np.bool_)
 
 
 def epoch_batches(
@@ -105,16 +117,16 @@ def epoch_batches(
     epoch: int,
     bucket_batches: int = BUCKET_BATCHES,
 ) -> EpochBatches:
-    """Return the batches of one epoch; every row stands in exactly one.
+    """Return the batches of one epoch; every row is in exactly one.
 
-    Rows are shuffled, cut into buckets of ``bucket_batches`` batches, sorted by length inside a bucket, cut
-    into batches, and the batches are shuffled over the whole epoch: padding is small, and neither the rows of
-    a batch nor the order of batches repeats from epoch to epoch.
+    Rows are shuffled, cut into buckets of ``bucket_batches`` batches, sorted by length inside a bucket, and
+    cut into batches, which are shuffled over the epoch: padding is small, and neither the rows of a batch nor
+    the order of batches repeats.
 
     Args:
         lengths: tokens of each row, n of them.
         batch_size: rows a batch; the last one of an epoch may be smaller.
-        seed, epoch: what the order is a function of.
+        seed, epoch: the order depends on them only.
         bucket_batches: batches a bucket; 1 gives plain random batches.
     """
     order = permutation(len(lengths), seed, epoch)
@@ -123,28 +135,12 @@ def epoch_batches(
         bucket = order[start : start + bucket_rows]
         bucket[:] = bucket[np.argsort(lengths[bucket], kind="stable")]
     count = -(-len(order) // batch_size)
-    # A stream of its own: seeds are words of the key, so (seed, epoch, 1) is independent of (seed, epoch).
-    return EpochBatches(order, batch_size, _permutation(count, (seed, epoch, 1), count))
-
-
-def _permutation(n: int, stream: tuple[int, ...], wanted: int) -> NDArray[np.uint32]:
-    if n > MOST_ROWS:
-        raise ValueError(f"an order of {n} rows was asked for, and four bytes number at most {MOST_ROWS}")
-    order = np.empty(wanted, dtype=np.uint32)
-    done = 0
-    parts = _ordered_parts(n, stream)
-    while done < wanted:
-        part = next(parts)[: wanted - done]
-        order[done : done + len(part)] = part
-        done += len(part)
-    return order
+    # Streams of different numbers are independent.
+    return EpochBatches(order, batch_size, permutation(count, seed, epoch, 1))
 
 
 def _ordered_parts(n: int, stream: tuple[int, ...]) -> Iterator[NDArray[np.uint32]]:
-    """Yield what ``argsort(words, kind="stable")`` of n random words would return, piece by piece.
-
-    A piece is the rows whose words begin with the same bits.
-    """
+    """Yield ``argsort(words, kind="stable")`` of n random words in parts of equal leading bits."""
     bits = min(_MOST_PARTITION_BITS, ((n - 1) // _PARTITION_ROWS).bit_length())
     beginning = np.uint64(64 - bits)
     for partition in range(2**bits):

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from distill.data.ahead import Ahead
 from distill.data.collate import Batch, pad_texts
 from distill.data.dataset import DistillDataset
 from distill.data.sampler import EpochBatches, Lengths
+from distill.data.streaming import Ahead
 from distill.data.tokens import RowLengths, TokenArrays
 
 

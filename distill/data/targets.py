@@ -1,4 +1,4 @@
-"""What a student learns to give: the cached vectors of one or several teachers for its training rows."""
+"""Targets of a student: the cached vectors of one or several teachers for its training rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distill.data.combination import Combination
-from distill.data.windows import Order, WholeOrder, draw
+from distill.data.windows import Order, draw
 from distill.errors import ConfigError, DataError
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.codecs import Vectors
@@ -20,23 +20,23 @@ from embedcache.share.mirror import StreamedStore
 from embedcache.store import ShardStore
 
 SAMPLE_ROWS = 100_000
-"""Training rows that a projection is fitted on, at most."""
+"""Most training rows that a projection is fitted on."""
 
 _SAMPLE_STREAM = 2**31 - 2
-"""Epoch number of the permutation that picks them; no training reaches it."""
+"""Epoch number of the permutation that draws them; no training reaches it."""
 
 _ROWS_AT_ONCE = 8192
 
 
 @dataclass(frozen=True)
 class Targets:
-    """Where the targets of n training rows lie, and how they are made of the teachers' vectors.
+    """Targets of n training rows.
 
     Attributes:
-        teachers: the teachers, the first of which lends a ``layers:`` student its layers.
+        teachers: the teachers; students are built from the first.
         stores: their vectors.
         combination: how the vectors become targets; None for one teacher's vectors exactly as stored.
-        positions: where each row's vector lies in each store, arrays of shape (n,).
+        positions: position of each row's vector in each store, arrays of shape (n,).
     """
 
     teachers: tuple[CachedTeacher, ...]
@@ -71,7 +71,7 @@ class Targets:
         return self._at(places) if self.combination else self.stores[0].gather(places[0])
 
     def lookup(self, keys: KeyArray) -> Vectors:
-        """Return the targets of texts by their keys, float32, whether they are training rows or not.
+        """Return the targets of any texts by their keys, float32.
 
         Raises:
             DataError: if a vector cannot be combined; see :meth:`Combination.apply`.
@@ -98,7 +98,7 @@ class Targets:
         Args:
             corpus: the corpus.
             rows: the training rows, ascending.
-            also: other rows whose vectors have to be there as well, ascending.
+            also: other rows that need vectors, ascending.
 
         Raises:
             DataError: if vectors are missing; it names the teacher, their number and what to run.
@@ -124,9 +124,8 @@ class Targets:
         Raises:
             ConfigError: if the sample spans fewer directions than that.
         """
-        if self.combination is None:
-            raise ValueError("one teacher's vectors as stored are not projected; open them for it")
-        chosen = np.sort(draw(order or WholeOrder(), rows, seed, _SAMPLE_STREAM, SAMPLE_ROWS))
+        assert self.combination is not None  # noqa: S101 - opened for a projection
+        chosen = np.sort(draw(order or Order(), rows, seed, _SAMPLE_STREAM, SAMPLE_ROWS))
 
         def sample() -> Iterator[Vectors]:
             for start in range(0, len(chosen), _ROWS_AT_ONCE):
@@ -148,33 +147,24 @@ def open_targets(
     Args:
         cache: the cache.
         names: names or contract ids; None stands for the only teacher there is.
-        weights: what each teacher counts for, relative to the others; default: all the same.
-        target_dim: the width that targets are going to be projected to.
+        weights: relative weights of the teachers; default: equal.
+        target_dim: width that targets will be projected to.
         open_store: opens the store of a contract; default: that of the cache.
 
     Raises:
-        ConfigError: if a teacher stands twice, or the weights or ``target_dim`` do not fit the teachers.
+        ConfigError: if a teacher is named twice, or the weights or ``target_dim`` do not fit the teachers.
         InputError: if there is no such teacher.
     """
     teachers = tuple(cache.teacher(name) for name in names)
-    for number, teacher in enumerate(teachers):
-        twin = next((other for other in teachers[:number] if other.contract == teacher.contract), None)
-        if twin is not None:
-            raise ConfigError(
-                f"{names[number]!r} is the same teacher as {twin.name!r}, its contract is equal: "
-                "name each teacher once",
-                "teacher",
-            )
+    contracts = [teacher.contract.id for teacher in teachers]
+    if twice := next((t.name for n, t in enumerate(teachers) if t.contract.id in contracts[:n]), None):
+        raise ConfigError(f"{twice!r} has the contract of another teacher named; name each once", "teacher")
     widths = [teacher.contract.dimension for teacher in teachers]
     if weights is not None and len(weights) != len(teachers):
-        raise ConfigError(
-            f"{len(weights)} given for {len(teachers)} teachers; give one each, or none", "teacher_weights"
-        )
+        raise ConfigError(f"{len(weights)} given for {len(teachers)} teachers", "teacher_weights")
     if target_dim is not None and target_dim > sum(widths):
         raise ConfigError(
-            f"{target_dim} is more than the {sum(widths)} dimensions of the teachers' vectors "
-            f"({', '.join(f'{t.name} {t.contract.dimension}' for t in teachers)}): give a smaller one",
-            "target_dim",
+            f"{target_dim}, and the teachers' vectors have {sum(widths)} dimensions", "target_dim"
         )
     combination = None
     if len(teachers) > 1 or target_dim is not None:
@@ -184,23 +174,21 @@ def open_targets(
 
 
 def _missing(count: int, total: int, corpus: Corpus, teacher: str) -> DataError:
+    texts, option = corpus.title, ""
     if isinstance(corpus, View):
-        texts = f"texts of view {corpus.name!r} of corpus {corpus.of.name!r}"
-        command = f"'embedcache build' for this corpus and teacher with '--embed-views {corpus.name}'"
-    else:
-        texts, command = f"texts of {corpus.title}", "'embedcache build' for this corpus and teacher"
+        texts = f"view {corpus.name!r} of corpus {corpus.of.name!r}"
+        option = f" with '--embed-views {corpus.name}'"
     return DataError(
-        f"{count} of {total} {texts} have no vector of teacher {teacher!r} yet: run {command} (it encodes "
-        "only what is missing)"
+        f"{count} of {total} texts of {texts} have no vector of teacher {teacher!r}: run 'embedcache build' "
+        f"for this corpus and teacher{option}"
     )
 
 
 def _locate(
     store: ShardStore, parts: Sequence[KeyArray], rows: NDArray[np.uint32]
 ) -> tuple[NDArray[np.integer], int]:
-    """Return where the vectors of ascending ``rows`` lie, and how many are missing.
-
-    Positions take four bytes as long as they fit.
+    """Return the positions of the vectors of ascending ``rows``, in four bytes if they fit, and how many are
+    missing.
     """
     positions: NDArray[np.integer] = np.empty(len(rows), dtype=np.uint32)
     first_rows = np.cumsum([0, *(len(part) for part in parts)])

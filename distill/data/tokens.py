@@ -1,20 +1,15 @@
-"""Token ids of a whole corpus, computed once per (corpus, tokenizer) and memory-mapped ever after."""
+"""Token ids of a whole corpus, computed once per (corpus, tokenizer) and memory-mapped."""
 
 from __future__ import annotations
 
 import atexit
-import errno
-import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
-import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +17,8 @@ from numpy.typing import NDArray
 from embedcache.cache import Cache
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import StorageError
-from embedcache.fsio import (
-    TEMPORARY_PREFIX,
-    explain_os_error,
-    fsync_directory,
-    make_directory,
-    read_sealed_json,
-    sha256_file,
-    write_sealed_json,
-)
+from embedcache.folders import folder_that_appears
+from embedcache.fsio import read_sealed_json, sha256_file, write_sealed_json
 from embedcache.teacher.tokenize import FastTokenizer
 
 TOKENS_VERSION = 2
@@ -46,9 +34,9 @@ class TokenArrays:
     Attributes:
         ids: uint16 or int32, all rows' ids one after the other.
         offsets: int64, shape (rows + 1,); row i has ``ids[offsets[i]:offsets[i + 1]]``.
-        pad_id: the id that fills a batch up.
-        first: int32, shape (rows,); tokens of each row before those of a pair's second text, all of them for
-            a single text; None where no row is a pair, or the tokenizer's model has no token types.
+        pad_id: the padding token's id.
+        first: int32, shape (rows,); tokens of each row before a pair's second text, all of them for a single
+            text; None if no row is a pair, or the tokenizer's model has no token types.
     """
 
     ids: NDArray[np.uint16] | NDArray[np.int32]
@@ -62,12 +50,7 @@ class TokenArrays:
         return lengths
 
     def counts(self, rows: NDArray[np.integer], size: int) -> NDArray[np.int64]:
-        """Return how often each id comes in ``rows``, each row once, int64, shape (size,).
-
-        Args:
-            rows: the rows, in any order.
-            size: a number that every id is below.
-        """
+        """Return the occurrences of each id in ``rows``, int64, shape (size,); every id is below ``size``."""
         total = np.zeros(size, dtype=np.int64)
         wanted = np.zeros(len(self.offsets) - 1, dtype=np.bool_)
         wanted[rows] = True
@@ -80,7 +63,7 @@ class TokenArrays:
 
 @dataclass(frozen=True)
 class RowLengths:
-    """Tokens of the rows of a selection, looked up where they are asked for: nothing is held for each row.
+    """Token counts of selected rows, looked up on access, so that nothing is kept per row.
 
     Attributes:
         tokens: the token arrays of the corpus.
@@ -95,7 +78,7 @@ class RowLengths:
         return len(self.rows)
 
     def __getitem__(self, indices: NDArray[np.integer]) -> NDArray[np.int32]:
-        """Return the tokens of the rows that stand at ``indices`` of the selection."""
+        """Return the tokens of the rows at ``indices`` of the selection."""
         return self.tokens.lengths(self.rows[indices])
 
 
@@ -105,13 +88,13 @@ def tokenise_corpus(
     tokenizer: FastTokenizer,
     on_progress: Callable[[int], None] | None = None,
 ) -> TokenArrays:
-    """Return the token arrays of ``corpus``: those in ``derived/tokens``, else computed and kept there.
+    """Return the token arrays of ``corpus`` from ``derived/tokens``, after writing them if necessary.
 
-    Where the cache cannot be written (somebody else's, say), they are kept in a temporary folder until this
-    process ends. Damaged arrays are computed anew.
+    If the cache cannot be written (a teammate's, say), they are kept in a temporary folder until this process
+    ends. Damaged arrays are computed again.
 
     Args:
-        cache: the cache the corpus is in.
+        cache: the cache of the corpus.
         corpus: the corpus.
         tokenizer: the student's tokenizer, with its maximal length and prompt.
         on_progress: called with the number of rows done.
@@ -129,106 +112,54 @@ def tokenise_corpus(
         temporary = tempfile.mkdtemp(prefix="distill-tokens-")
         atexit.register(shutil.rmtree, temporary, ignore_errors=True)
         folder = Path(temporary) / name
-    _write(folder, corpus, tokenizer, on_progress)
+    try:
+        with folder_that_appears(folder, overwrite=True) as staging:
+            _write(staging, corpus, tokenizer, on_progress)
+    except StorageError:
+        # Another process may have written the same arrays first.
+        if (written := _open(folder, len(corpus), tokenizer.pad_id)) is None:
+            raise
+        return written
     written = _open(folder, len(corpus), tokenizer.pad_id)
     if written is None:
-        raise StorageError(f"{folder} is not as it was just written: another program changed it; run again")
+        raise StorageError(f"{folder} was changed while it was written; run again")
     return written
 
 
 def _write(
     folder: Path, corpus: Corpus, tokenizer: FastTokenizer, on_progress: Callable[[int], None] | None
 ) -> None:
-    _remove_leftovers(folder)
-    staging, ids = _make_staging(folder)
     dtype = np.dtype(np.uint16 if tokenizer.vocabulary_size <= _UINT16 else np.int32)
     done = written = 0
     has_pairs = False
-    try:
-        with ids:
-            with (staging / _OFFSETS).open("wb") as offsets, (staging / _FIRST).open("wb") as first:
-                _begin_offsets(offsets, len(corpus))
-                for texts in corpus.iter_texts():
-                    tokenized = tokenizer(texts)
-                    ids.write(tokenized.ids.astype(dtype).tobytes())
-                    ends = written + np.cumsum(tokenized.lengths, dtype=np.int64)
-                    offsets.write(ends.tobytes())
-                    has_pairs = has_pairs or (tokenized.first is not None and tokenizer.uses_token_types)
-                    first.write(tokenized.first_tokens.tobytes())
-                    written = int(ends[-1]) if len(ends) else written
-                    done += len(texts)
-                    if on_progress is not None:
-                        on_progress(done)
-                for sink in (ids, offsets, first):
-                    _make_durable(sink)
-            if not has_pairs:
-                (staging / _FIRST).unlink()
-            names = (_IDS, _OFFSETS, _FIRST) if has_pairs else (_IDS, _OFFSETS)
-            digests = {name: sha256_file(staging / name) for name in names}
-            header = {"corpus": corpus.info.digest, "dtype": dtype.name, "rows": done, "files": digests}
-            write_sealed_json(staging / _HEADER, header)
-            if _open(folder, done, tokenizer.pad_id) is None:
-                shutil.rmtree(folder, ignore_errors=True)
-                staging.rename(folder)
-                fsync_directory(folder.parent)
-    except OSError as error:
-        # Another process that was faster wrote the same arrays.
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise explain_os_error(error, folder) from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-
-
-def _make_staging(folder: Path) -> tuple[Path, BinaryIO]:
-    """Return a new folder to write the arrays in, and its file of ids, locked until it is closed."""
-    make_directory(folder.parent)
-    while True:
-        staging = folder.with_name(f"{_staging_prefix(folder)}{uuid.uuid4().hex}")
-        try:
-            staging.mkdir()
-            ids = (staging / _IDS).open("wb")
-        except OSError as error:
-            raise explain_os_error(error, folder) from error
-        # Some network file systems have no locks; there, what is left of killed processes stays.
-        with suppress(OSError):
-            fcntl.flock(ids, fcntl.LOCK_EX)
-        # Before it was locked, another process may have taken it for a leftover.
-        if os.fstat(ids.fileno()).st_nlink:
-            return staging, ids
-        ids.close()
-
-
-def _staging_prefix(folder: Path) -> str:
-    return f"{TEMPORARY_PREFIX}{folder.name}-"
-
-
-def _remove_leftovers(folder: Path) -> None:
-    """Remove what killed processes have left of the same arrays, and nothing that one still writes."""
-    for staging in folder.parent.glob(f"{_staging_prefix(folder)}*"):
-        # Of a folder without the file a process may be about to make it.
-        with suppress(OSError), (staging / _IDS).open("rb") as ids:
-            fcntl.flock(ids, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(staging, ignore_errors=True)
-
-
-def _begin_offsets(sink: BinaryIO, rows: int) -> None:
-    """Write what an ``.npy`` file of ``rows + 1`` int64 begins with, and the first of them, which is zero."""
-    header = {"descr": np.dtype(np.int64).str, "fortran_order": False, "shape": (rows + 1,)}
-    np.lib.format.write_array_header_1_0(sink, header)
-    sink.write(np.zeros(1, dtype=np.int64).tobytes())
-
-
-def _make_durable(sink: BinaryIO) -> None:
-    # The rename may reach the disk before the data does, and a crash between them would leave empty arrays.
-    sink.flush()
-    os.fsync(sink.fileno())
+    paths = [folder / name for name in (_IDS, _OFFSETS, _FIRST)]
+    with paths[0].open("wb") as ids, paths[1].open("wb") as offsets, paths[2].open("wb") as first:
+        shape = {"descr": np.dtype(np.int64).str, "fortran_order": False, "shape": (len(corpus) + 1,)}
+        np.lib.format.write_array_header_1_0(offsets, shape)
+        offsets.write(np.zeros(1, dtype=np.int64).tobytes())
+        for texts in corpus.iter_texts():
+            tokenized = tokenizer(texts)
+            ids.write(tokenized.ids.astype(dtype).tobytes())
+            ends = written + np.cumsum(tokenized.lengths, dtype=np.int64)
+            offsets.write(ends.tobytes())
+            has_pairs = has_pairs or (tokenized.first is not None and tokenizer.uses_token_types)
+            first.write(tokenized.first_tokens.tobytes())
+            written = int(ends[-1]) if len(ends) else written
+            done += len(texts)
+            if on_progress is not None:
+                on_progress(done)
+    if not has_pairs:
+        paths.pop().unlink()
+    digests = {path.name: sha256_file(path) for path in paths}
+    header = {"corpus": corpus.info.digest, "dtype": dtype.name, "rows": done, "files": digests}
+    write_sealed_json(folder / _HEADER, header)
 
 
 def _open(folder: Path, rows: int, pad_id: int) -> TokenArrays | None:
-    """Return the arrays in ``folder``; None where there are none or they are damaged."""
+    """Return the arrays in ``folder``; None if they are missing or damaged."""
     try:
         header = read_sealed_json(folder / _HEADER)
-        # As plain arrays over the mapping: numpy's own class of mapped arrays costs time at every access.
+        # Plain arrays over the mapping: np.memmap is slower on every access.
         offsets = np.asarray(np.load(folder / _OFFSETS, mmap_mode="r", allow_pickle=False))
         ids = np.asarray(np.memmap(folder / _IDS, dtype=header["dtype"], mode="r"))
         first = None

@@ -15,8 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from distill.data.collate import Batch, pad_texts
-from distill.data.held_out import rows_of_drawn
-from distill.data.sampler import EpochBatches, epoch_batches
+from distill.data.sampler import EpochBatches, epoch_batches, rows_of_drawn
 from distill.data.source import Share
 from distill.data.tokens import TokenArrays
 from distill.errors import DataError

@@ -1,14 +1,13 @@
-"""Orders that go over the rows window by window, so that not all of their vectors have to be here at once.
+"""Orders of training rows by windows, so that only the vectors of two windows are needed at a time.
 
-An order cuts the rows of an epoch into windows, one after the other; inside a window rows are shuffled and
-put together by length as in a whole epoch. It is fixed before anything is trained: a function of the rows,
-what the windows are cut by, the seed and the epoch, the same in every process and whenever it is asked.
+An order cuts the rows of an epoch into consecutive windows; inside a window rows are shuffled and bucketed by
+length as in a whole epoch. It depends only on the rows, their shards, the seed and the epoch, so it is the
+same in every process.
 """
 
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,10 +22,9 @@ from distill.data.sampler import (
     Lengths,
     epoch_batches,
     permutation,
-    stream_permutation,
 )
 
-# Third numbers of streams of random words; the sampler's own has a 1 there, or no third number.
+# Third numbers of streams of random words; the sampler's have a 1 or none.
 _ROWS_STREAM, _BATCHES_STREAM, _GROUPS_STREAM = 2, 3, 4
 
 _ROWS_AT_ONCE = 1 << 18
@@ -39,8 +37,8 @@ class Windows:
     """The windows of one epoch.
 
     Attributes:
-        rows: uint32, shape (n,); places of rows among those trained on, window after window.
-        edges: int64, shape (windows + 1,); where in ``rows`` each window begins, and n.
+        rows: uint32, shape (n,); indices of training rows, window after window.
+        edges: int64, shape (windows + 1,); the start of each window in ``rows``, and n.
     """
 
     rows: Rows
@@ -55,33 +53,31 @@ class Windows:
         return self.rows[self.edges[number] : self.edges[number + 1]]
 
 
-class Order(ABC):
-    """In which order the rows are trained on."""
+class Order:
+    """Order of training rows; of this class: all rows shuffled together in every epoch."""
+
+    digest: str | None = None
+    """Digest of what the windows are cut by, beyond the settings; None without windows."""
 
     def windows(self, epoch: int) -> Windows | None:
         """Return the windows of an epoch; None where all rows are shuffled together."""
         return None
 
-    @abstractmethod
     def window_of(self, rows: NDArray[np.integer], epoch: int) -> NDArray[np.integer]:
         """Return the window of each of ``rows`` in an epoch, in the order asked."""
+        return np.zeros(len(rows), dtype=np.int64)
 
-    @abstractmethod
-    def restricted(self, rows: NDArray[np.integer] | NDArray[np.bool_]) -> Order:
-        """Return the order of some of the rows, in numbers or by a mask; each is in the window it was in."""
-
-    @property
-    def digest(self) -> str | None:
-        """What the windows are cut by, where it is more than the settings say; None where it is not."""
-        return None
+    def restricted(self, kept: NDArray[np.integer] | NDArray[np.bool_]) -> Order:
+        """Return the order of some rows, numbers or a mask; each stays in its window."""
+        return self
 
     def batches(self, lengths: Lengths, batch_size: int, *, seed: int, epoch: int) -> EpochBatches:
-        """Return the batches of an epoch; every row stands in exactly one.
+        """Return the batches of an epoch; every row is in exactly one.
 
         Args:
             lengths: tokens of each row.
             batch_size: rows a batch.
-            seed, epoch: what the order inside a window is a function of.
+            seed, epoch: the order inside a window depends on them only.
         """
         windows = self.windows(epoch)
         if windows is None:
@@ -100,8 +96,8 @@ def windowed_batches(
 ) -> EpochBatches:
     """Return the batches of one epoch, window after window.
 
-    There are as many batches as without windows: where a window ends in the midst of a batch, that batch is
-    filled up with rows of the next window, and stands between the batches of the two.
+    There are as many batches as without windows: a batch in which a window ends is filled with rows of the
+    next one, and comes between the batches of the two.
 
     Args:
         windows: the windows.
@@ -115,7 +111,7 @@ def windowed_batches(
     sequence = np.arange(count, dtype=np.uint32)
     bucket_rows = batch_size * bucket_batches
     for number, (start, end) in enumerate(pairwise(windows.edges.tolist())):
-        shuffled = stream_permutation(end - start, (seed, epoch, _ROWS_STREAM, number))
+        shuffled = permutation(end - start, seed, epoch, _ROWS_STREAM, number)
         order[start:end] = windows.window(number)[shuffled]
         # The batches that are of this window alone.
         first, last = -(-start // batch_size), count if end == len(order) else end // batch_size
@@ -124,38 +120,23 @@ def windowed_batches(
             bucket = order[begin : min(begin + bucket_rows, stop)]
             bucket[:] = bucket[np.argsort(lengths[bucket], kind="stable")]
         if last > first:
-            mixed = stream_permutation(last - first, (seed, epoch, _BATCHES_STREAM, number))
+            mixed = permutation(last - first, seed, epoch, _BATCHES_STREAM, number)
             sequence[first:last] = first + mixed
     return EpochBatches(order, batch_size, sequence, (windows.edges[1:-1] // batch_size).tolist())
 
 
-class WholeOrder(Order):
-    """All rows are shuffled together, in every epoch."""
-
-    def window_of(self, rows: NDArray[np.integer], epoch: int) -> NDArray[np.integer]:
-        """Return 0 for each row."""
-        return np.zeros(len(rows), dtype=np.int64)
-
-    def restricted(self, rows: NDArray[np.integer] | NDArray[np.bool_]) -> WholeOrder:
-        """Return this order."""
-        return self
-
-
 class GroupOrder(Order):
-    """Rows whose vectors lie in the same shards are a group; an epoch goes over groups in a random order.
+    """Windows of groups, the rows whose vectors are in the same shards, in a random order every epoch.
 
-    As many groups as fit are one window, in another composition every epoch.
+    A window holds as many groups as fit; its composition changes with the epoch.
 
     Args:
         group_of: shape (n,); the group of each row.
         shards: the shards of each group.
         sizes: bytes of each shard, by number.
-        names: what the bytes of each shard are known by, by number.
-        room: bytes that the shards of a window may have together.
-        seed: chooses the order of the groups.
-
-    Raises:
-        ValueError: if a group is larger than ``room``.
+        names: digest or name of each shard, by number.
+        room: most bytes of the shards of a window; no group may be larger.
+        seed: of the order of the groups.
     """
 
     def __init__(
@@ -167,12 +148,9 @@ class GroupOrder(Order):
         room: int,
         seed: int,
     ) -> None:
-        largest = max((sum(sizes[shard] for shard in group) for group in shards), default=0)
-        if largest > room:
-            raise ValueError(f"a group of shards has {largest:,} bytes, and {room:,} are allowed")
         self._group_of, self._shards, self._sizes, self._names = group_of, shards, sizes, names
         self._room, self._seed = room, seed
-        # Two epochs are asked for in turn: the one that is trained on, and the next for its first window.
+        # The current epoch, and the next one for its first window.
         self._window_of_group = lru_cache(maxsize=2)(self._packed)
 
     def windows(self, epoch: int) -> Windows:
@@ -185,7 +163,7 @@ class GroupOrder(Order):
         return found
 
     def room_for(self, rows: int) -> tuple[int, int]:
-        """Return with how much room the first window has ``rows`` rows, and the bytes of all shards."""
+        """Return the room that a first window of ``rows`` rows needs, and the bytes of all shards."""
         counts = np.bincount(self._group_of, minlength=len(self._shards))
         held, room, left = set[int](), 0, rows
         for group in self._in_turn(0):
@@ -198,9 +176,9 @@ class GroupOrder(Order):
         return room, sum(self._sizes[shard] for shard in everything)
 
     @property
-    def digest(self) -> str | None:
-        """The sha256 of what the windows are cut by: the room, the shards of the rows and their order."""
-        # Numbers of shards change when others come between them, of which no row is read.
+    def digest(self) -> str:  # type: ignore[override]  # constant for the plain order
+        """The sha256 of room, shards of the rows and their order."""
+        # Unused shards that come between change the numbers, but not the order.
         needed = sorted({shard for group in self._shards for shard in group})
         place = {shard: number for number, shard in enumerate(needed)}
         groups = [[place[shard] for shard in group] for group in self._shards]
@@ -218,37 +196,33 @@ class GroupOrder(Order):
     def _packed(self, epoch: int) -> NDArray[np.uint32]:
         """Return the window of each group in an epoch."""
         window_of = np.empty(len(self._shards), dtype=np.uint32)
-        number, used, held = 0, 0, set[int]()
+        number, held = 0, set[int]()
         for group in self._in_turn(epoch):
-            fresh = set(self._shards[group]) - held
-            size = sum(self._sizes[shard] for shard in fresh)
-            if held and used + size > self._room:
-                number, used, held = number + 1, 0, set()
-                fresh = set(self._shards[group])
-                size = sum(self._sizes[shard] for shard in fresh)
-            used, held = used + size, held | fresh
+            if held and sum(self._sizes[shard] for shard in held.union(self._shards[group])) > self._room:
+                number, held = number + 1, set()
+            held.update(self._shards[group])
             window_of[group] = number
         return window_of
 
     def _in_turn(self, epoch: int) -> list[int]:
         """Return the groups in the order in which an epoch goes over them."""
         distinct, lead_of = np.unique([group[0] for group in self._shards], return_inverse=True)
-        mixed = stream_permutation(len(distinct), (self._seed, epoch, _GROUPS_STREAM))
+        mixed = permutation(len(distinct), self._seed, epoch, _GROUPS_STREAM)
         rank = np.empty(len(distinct), dtype=np.int64)
         rank[mixed] = np.arange(len(distinct))
-        # Groups of one shard of the first teacher stay together: of the others' shards they share some.
+        # Groups of one shard of the first teacher stay together: they share shards of the others.
         found: list[int] = np.argsort(rank[lead_of], kind="stable").tolist()
         return found
 
 
 def draw(order: Order, rows: int, seed: int, stream: int, count: int) -> NDArray[np.int64]:
-    """Return ``count`` of ``rows`` places, drawn at random among those of the first window.
+    """Draw ``count`` of ``rows`` indices at random from the first window, int64.
 
     Args:
         order: the order.
         rows: how many rows there are.
-        seed, stream: what the draw is a function of.
-        count: how many to draw, at most as many as the window has.
+        seed, stream: the draw depends on them only.
+        count: how many to draw, at most the size of the window.
     """
     windows = order.windows(0)
     if windows is None:
@@ -257,29 +231,25 @@ def draw(order: Order, rows: int, seed: int, stream: int, count: int) -> NDArray
     return among[permutation(len(among), seed, stream, first=count)].astype(np.int64)
 
 
-class _Blocks:
-    """The numbers below ``rows``, some at a time, as often as they are gone over."""
-
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
-
-    def __iter__(self) -> Iterator[NDArray[np.int64]]:
-        for start in range(0, self._rows, _ROWS_AT_ONCE):
-            yield np.arange(start, min(start + _ROWS_AT_ONCE, self._rows))
+def _blocks(rows: int) -> Iterator[NDArray[np.int64]]:
+    for start in range(0, rows, _ROWS_AT_ONCE):
+        yield np.arange(start, min(start + _ROWS_AT_ONCE, rows))
 
 
 def _cut(rows: int, window_of: Callable[[NDArray[np.int64]], NDArray[np.integer]]) -> Windows:
-    """Return windows, given what tells the window of each of ``rows`` rows; some may be empty."""
-    blocks = _Blocks(rows)
-    last = max((int(window_of(block).max()) for block in blocks), default=-1)
-    counts = np.zeros(last + 1, dtype=np.int64)
-    for block in blocks:
-        counts += np.bincount(window_of(block), minlength=last + 1)
+    """Return the windows of ``rows`` rows; some may be empty.
+
+    Block by block: sorting the windows of all rows at once would take eight bytes a row.
+    """
+    counts = np.zeros(0, dtype=np.int64)
+    for block in _blocks(rows):
+        more = np.bincount(window_of(block), minlength=len(counts))
+        more[: len(counts)] += counts
+        counts = more
     edges = np.cumsum([0, *counts], dtype=np.int64)
     order = np.empty(rows, dtype=np.uint32)
     free = edges[:-1].copy()
-    # Block by block: sorting the windows of all rows at once would take eight bytes a row.
-    for block in blocks:
+    for block in _blocks(rows):
         windows = window_of(block)
         sorted_rows = np.argsort(windows, kind="stable")
         found, begins, sizes = np.unique(windows[sorted_rows], return_index=True, return_counts=True)

@@ -15,9 +15,9 @@ import torch
 from distill.classification.outputs import soft_labels
 from distill.classification.selection import class_selector, with_dev_columns
 from distill.config.models import ONLINE
-from distill.data.ahead import Ahead
 from distill.data.dataset import DistillDataset, open_dataset
 from distill.data.source import DistillSource
+from distill.data.streaming import Ahead
 from distill.errors import ConfigError
 from distill.losses.registry import get_loss
 from distill.reaugkd.head import LabelHead

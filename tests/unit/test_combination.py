@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -54,22 +53,11 @@ def test_targets_have_length_one_and_the_teachers_side_by_side():
     np.testing.assert_allclose(targets[:, :6], np.sqrt(0.75) * unit, atol=1e-6)
 
 
-def test_only_the_ratio_of_weights_counts():
-    assert of(2, 6).shares == of(1, 3).shares == (0.25, 0.75)
-    assert of(2, 6).shares != of(6, 2).shares
-
-
-def test_the_length_of_a_teachers_vectors_does_not_count():
-    first, second = teachers()
-    longer = of(1, 1).apply([7 * first, second])
-    np.testing.assert_allclose(of(1, 1).apply([first, second]), longer, atol=1e-6)
-
-
 @pytest.mark.parametrize("value", [0.0, np.nan, np.inf])
 def test_a_vector_without_a_direction_is_refused(value):
     first, second = teachers()
     second[[4, 9]] = value
-    with pytest.raises(DataError, match="2 of 40 vectors of b are zero or not finite"):
+    with pytest.raises(DataError, match="2 of 40 vectors of b"):
         of(1, 1).apply([first, second])
 
 
@@ -116,13 +104,6 @@ def test_a_projection_is_the_best_for_inner_products():
     assert lost == pytest.approx(np.linalg.norm(values[5:]), rel=1e-5)
 
 
-def test_a_projection_to_the_whole_width_only_rotates():
-    vectors = teachers()
-    narrow = projected(16, vectors)
-    assert narrow.energy == pytest.approx(1)
-    np.testing.assert_allclose(cosines(narrow.apply(vectors)), cosines(of(1, 2).apply(vectors)), atol=1e-5)
-
-
 def test_a_projection_is_the_same_however_the_sample_is_cut():
     joined = of(1, 2).apply(teachers())
     whole, cut = (of(1, 2).fitted(parts, 5).projection for parts in ([joined], np.split(joined, 8)))
@@ -133,14 +114,14 @@ def test_a_projection_is_the_same_however_the_sample_is_cut():
 def test_more_directions_than_the_sample_spans_are_refused():
     few = of(1, 1).apply(teachers(rows=7))
     assert of(1, 1).fitted([few], 7).dimension == 7
-    with pytest.raises(ConfigError, match=r"target_dim: 8 .* the 7 directions .* 7 sampled training rows"):
+    with pytest.raises(ConfigError, match=r"target_dim: 8.* 7 directions"):
         of(1, 1).fitted([few], 8)
     # A teacher that says the same as the other adds no direction.
     first, _ = teachers()
     twins = Combination.of(["a", "b"], (6, 6), [1, 1])
     same = twins.apply([first, first])
     assert twins.fitted([same], 6).dimension == 6
-    with pytest.raises(ConfigError, match=r"target_dim: 7 .* the 6 directions .* 40 sampled"):
+    with pytest.raises(ConfigError, match=r"target_dim: 7.* 6 directions"):
         twins.fitted([same], 7)
 
 
@@ -154,53 +135,6 @@ def test_what_is_saved_is_read_back_to_the_bit(tmp_path, dimension):
     assert after.energy == before.energy
     assert (after.apply(vectors) == before.apply(vectors)).all()
     assert after.dimension == (dimension or 16)
-
-
-def test_equal_combinations_are_equal_files(tmp_path):
-    for name in ("x", "y"):
-        projected(5, teachers()).save(tmp_path / name)
-    assert (tmp_path / "x" / TARGETS).read_bytes() == (tmp_path / "y" / TARGETS).read_bytes()
-
-
-def facts(**changes: object) -> dict[str, str]:
-    value = {"version": 1, "names": ["a"], "widths": [4], "shares": [1.0], "energy": None, **changes}
-    return {"targets": json.dumps(value)}
-
-
-@pytest.mark.parametrize(
-    ("metadata", "matrix"),
-    [
-        (None, None),
-        ({"other": "x"}, None),
-        ({"targets": "{"}, None),
-        ({"targets": "[]"}, None),
-        (facts(version=2), None),
-        (facts(names=[]), None),
-        (facts(shares=[0.3]), None),
-        (facts(shares=[float("nan")]), None),
-        (facts(widths=[0]), None),
-        (facts(widths=["wide"]), None),
-        (facts(), np.zeros((5, 2), np.float32)),
-        (facts(), np.zeros((4, 0), np.float32)),
-        (facts(), np.zeros(4, np.float32)),
-        (facts(), np.zeros((4, 2), np.float64)),
-        (facts(), np.full((4, 2), np.nan, np.float32)),
-    ],
-)
-def test_a_file_that_does_not_fit_together_is_refused(tmp_path, metadata, matrix):
-    if metadata is not None:
-        save_file({} if matrix is None else {"projection": matrix}, tmp_path / TARGETS, metadata)
-    with pytest.raises(DataError, match=r"targets\.safetensors does not say how.*give --teacher"):
-        Combination.load(tmp_path)
-
-
-def test_a_file_cut_short_is_refused(tmp_path):
-    projected(5, teachers()).save(tmp_path)
-    whole = (tmp_path / TARGETS).read_bytes()
-    for length in (0, 4, 20, len(whole) - 1):
-        (tmp_path / TARGETS).write_bytes(whole[:length])
-        with pytest.raises(DataError, match="does not say"):
-            Combination.load(tmp_path)
 
 
 @pytest.mark.parametrize(("width", "dimension"), [(40, 10), (400, 100), (768, 384)])
@@ -217,3 +151,16 @@ def test_a_target_is_the_same_bits_whichever_others_it_is_computed_with(width, d
         whole[3], vectors[3] @ projection / np.linalg.norm(vectors[3] @ projection), atol=1e-5
     )
     assert combination.apply([vectors[:0]]).shape == (0, dimension)
+
+
+def test_a_missing_or_damaged_file_is_refused(tmp_path):
+    projected(5, teachers()).save(tmp_path)
+    whole = (tmp_path / TARGETS).read_bytes()
+    for length in (0, 20, len(whole) - 1):
+        (tmp_path / TARGETS).write_bytes(whole[:length])
+        with pytest.raises(DataError, match="--teacher"):
+            Combination.load(tmp_path)
+    for metadata in (None, {"targets": "[]"}, {"targets": "{}"}):
+        save_file({"projection": np.zeros((5, 2), np.float32)}, tmp_path / TARGETS, metadata)
+        with pytest.raises(DataError, match="--teacher"):
+            Combination.load(tmp_path)

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from distill_helpers import TEXTS, build
 
-from distill.data import dataset as dataset_module
-from distill.data import targets as targets_module
 from distill.data.dataset import open_dataset
 from distill.data.sampler import permutation
 from distill.errors import DataError
@@ -62,14 +60,6 @@ def test_held_out_texts_are_never_trained_on(repeated):
     assert held_out | set(training_texts(dataset)) == set(rows)
 
 
-def test_the_seed_chooses_the_held_out_rows(built_cache):
-    cache = Cache(built_cache)
-    first, again, other = (open_dataset(cache, held_out=30, seed=seed).held_out for seed in (1, 1, 2))
-    assert first.tolist() == again.tolist()
-    assert first.tolist() != other.tolist()
-    assert first.tolist() != list(range(30))
-
-
 def test_limit_keeps_the_first_distinct_rows(repeated):
     rows, cache = repeated
     dataset = open_dataset(cache, limit=40, held_out=4)
@@ -86,28 +76,6 @@ def test_missing_vectors_are_refused_with_what_to_run(own_cache, tmp_path, teach
     with pytest.raises(DataError, match=r"7 of 27 texts of corpus 'more'.*embedcache build"):
         open_dataset(cache, corpus="more")
     assert len(open_dataset(cache, corpus="more", limit=20)) == 20
-
-
-def test_missing_vectors_of_a_view_are_asked_for_by_its_name_and_counted_once(
-    tmp_path, teacher_folder, monkeypatch
-):
-    (tmp_path / "few.txt").write_text("\n".join(TEXTS[:40]) + "\n", encoding="utf-8")
-    cache = build(tmp_path / "few.txt", teacher_folder, tmp_path / "cache", views=["delete-one-word"])
-    located = []
-    locate = targets_module._locate
-
-    def count(store, parts, rows):
-        located.extend(rows.tolist())
-        return locate(store, parts, rows)
-
-    monkeypatch.setattr(targets_module, "_locate", count)
-    with pytest.raises(DataError) as refused:
-        open_dataset(cache, view="delete-one-word", held_out=5, queue=20)
-    told = str(refused.value)
-    distinct = len(set(cache.corpus().view("delete-one-word").texts(range(40))))
-    assert f"of {distinct} texts of view 'delete-one-word' of corpus 'few' have no vector" in told
-    assert "'embedcache build' for this corpus and teacher with '--embed-views delete-one-word'" in told
-    assert len(located) == len(set(located)) == distinct
 
 
 def test_holding_out_more_than_half_is_refused(built_cache):
@@ -129,26 +97,6 @@ def test_rows_and_positions_take_four_bytes_each(built_cache):
     dataset = open_dataset(Cache(built_cache), held_out=30)
     assert dataset.rows.dtype == dataset.held_out.dtype == np.uint32
     assert [positions.dtype for positions in dataset.targets.positions] == [np.uint32]
-
-
-def test_how_many_are_held_out_may_depend_on_how_many_there_are(repeated):
-    rows, cache = repeated
-    told = []
-
-    def tenth(distinct: int) -> int:
-        told.append(distinct)
-        return distinct // 10
-
-    assert len(open_dataset(cache, held_out=tenth).held_out) == len(set(rows)) // 10
-    assert told == [len(set(rows))]
-
-
-def test_more_rows_than_four_bytes_number_are_refused(built_cache, monkeypatch):
-    monkeypatch.setattr(dataset_module, "MOST_ROWS", len(TEXTS) - 1)
-    with pytest.raises(DataError, match=rf"{len(TEXTS)} rows, training takes at most {len(TEXTS) - 1}"):
-        open_dataset(Cache(built_cache))
-    monkeypatch.setattr(dataset_module, "MOST_ROWS", len(TEXTS))
-    assert len(open_dataset(Cache(built_cache))) == len(TEXTS)
 
 
 class TestWhere:
@@ -209,3 +157,11 @@ class TestWhere:
     def test_too_few_selected_to_hold_out_are_counted_as_selected(self, built_cache):
         with pytest.raises(DataError, match="12 distinct texts among the rows selected; 10 held out"):
             open_dataset(Cache(built_cache), where="row < 12", held_out=10)
+
+
+def test_missing_vectors_of_a_view_are_refused_with_its_option(tmp_path, teacher_folder):
+    (tmp_path / "few.txt").write_text("\n".join(TEXTS[:40]) + "\n", encoding="utf-8")
+    cache = build(tmp_path / "few.txt", teacher_folder, tmp_path / "cache", views=["delete-one-word"])
+    distinct = len(set(cache.corpus().view("delete-one-word").texts(range(40))))
+    with pytest.raises(DataError, match=rf"of {distinct} texts .*--embed-views delete-one-word"):
+        open_dataset(cache, view="delete-one-word", held_out=5, queue=20)

@@ -68,13 +68,6 @@ def test_every_row_comes_with_its_own_vector_and_its_own_ids(joined, teacher, mo
     assert len(np.unique(vectors, axis=0)) == len(vectors), "vectors are alike, so a mix-up would go unseen"
 
 
-def test_vectors_stay_in_the_dtype_they_are_stored_in(joined):
-    _, dataset, tokens = joined
-    batch = next(iter(Loader(DistillSource(dataset, (tokens,)), some_batches(dataset, tokens))))
-    assert str(batch.targets.dtype) == f"torch.{dataset.targets.stores[0].codec_name}"
-    assert batch.input_ids.dtype == batch.attention_mask.dtype == torch.int64
-
-
 @pytest.mark.usefixtures("small_groups")
 def test_batches_come_in_the_order_given(joined):
     _, dataset, tokens = joined
@@ -107,25 +100,6 @@ def test_leaving_early_leaves_no_thread(joined):
     for _ in Loader(DistillSource(dataset, (tokens,)), batches):
         assert loader_threads()
         break
-    assert not loader_threads()
-
-
-@pytest.mark.usefixtures("small_groups")
-def test_an_error_of_the_consumer_leaves_no_thread(joined):
-    _, dataset, tokens = joined
-
-    def consume() -> None:
-        for batch in Loader(DistillSource(dataset, (tokens,)), some_batches(dataset, tokens) * 20):
-            raise ZeroDivisionError(len(batch.rows))
-
-    with pytest.raises(ZeroDivisionError):
-        consume()
-    assert not loader_threads()
-
-
-def test_no_batches_are_no_error(joined):
-    _, dataset, tokens = joined
-    assert list(Loader(DistillSource(dataset, (tokens,)), [])) == []
     assert not loader_threads()
 
 

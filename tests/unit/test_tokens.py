@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -10,10 +7,9 @@ import numpy as np
 import pytest
 from distill_helpers import TEXTS
 
-from distill.data.tokens import RowLengths, TokenArrays, tokenise_corpus
+from distill.data.tokens import TokenArrays, tokenise_corpus
 from embedcache.cache import Cache
 from embedcache.errors import CorruptCacheError, StorageError
-from embedcache.fsio import read_sealed_json
 from embedcache.teacher.tokenize import FastTokenizer
 
 pytest_plugins = ["distill_fixtures"]
@@ -58,12 +54,6 @@ def test_the_second_call_reads_the_files(cache, short, monkeypatch):
 
     monkeypatch.setattr(FastTokenizer, "__call__", refuse)
     assert rows_of(tokenise_corpus(cache, cache.corpus(), short)) == rows_of(first)
-
-
-def test_the_files_tell_whose_they_are(cache, short):
-    tokenise_corpus(cache, cache.corpus(), short)
-    header = read_sealed_json(token_files(cache)[0].with_name("tokens.json"))
-    assert header["corpus"] == cache.corpus().info.digest
 
 
 def test_other_settings_have_files_of_their_own(cache, teacher, short):
@@ -118,70 +108,10 @@ def test_a_full_disk_is_one_clear_error_and_leaves_nothing_behind(cache, short, 
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("distill.data.tokens.os.fsync", full)
+    monkeypatch.setattr("embedcache.folders.os.fsync", full)
     with pytest.raises(StorageError, match="disk is full"):
         tokenise_corpus(cache, cache.corpus(), short)
     assert list((cache.derived_folder / "tokens").iterdir()) == []
-
-
-def test_what_killed_processes_have_left_goes_and_what_others_write_stays(cache, teacher, short):
-    tokens = cache.derived_folder / "tokens"
-    tokenise_corpus(cache, cache.corpus(), short)
-    name = token_files(cache)[0].parent.name
-    for path in tokens.iterdir():
-        shutil.rmtree(path)
-    left, held, of_others = (tokens / f".tmp-{one}" for one in (f"{name}-0", f"{name}-1", "a" * 32))
-    for folder in (left, held, of_others):
-        folder.mkdir()
-        (folder / "ids.bin").write_bytes(b"half")
-    with (held / "ids.bin").open("rb+") as writing:
-        fcntl.flock(writing, fcntl.LOCK_EX)
-        found = tokenise_corpus(cache, cache.corpus(), short)
-    assert rows_of(found)[0] == teacher.model.tokenizer(TEXTS[0], truncation=True, max_length=12)["input_ids"]
-    assert sorted(path.name for path in tokens.iterdir()) == sorted([held.name, of_others.name, name])
-
-
-def test_arrays_whose_folder_was_taken_for_a_leftover_are_written_elsewhere(cache, short, monkeypatch):
-    """Between its being made and its being locked, another process may remove it."""
-    lock, removed = fcntl.flock, []
-
-    def late(file, how):
-        if not removed:
-            removed.append(Path(file.name).parent)
-            shutil.rmtree(removed[0])
-        lock(file, how)
-
-    monkeypatch.setattr(fcntl, "flock", late)
-    assert len(rows_of(tokenise_corpus(cache, cache.corpus(), short))) == len(TEXTS)
-    assert not removed[0].exists()
-    assert len(token_files(cache)) == 1
-
-
-def test_progress_tells_the_rows_done(cache, short):
-    told: list[int] = []
-    tokenise_corpus(cache, cache.corpus(), short, told.append)
-    assert told[-1] == len(TEXTS)
-
-
-def test_the_arrays_are_on_disk_before_they_get_their_name(cache, short, monkeypatch):
-    synced: set[int] = set()
-    before_rename: list[set[int]] = []
-    fsync, rename = os.fsync, Path.rename
-
-    def remember(descriptor):
-        synced.add(os.fstat(descriptor).st_ino)
-        fsync(descriptor)
-
-    def check(path, target):
-        before_rename.append(set(synced))
-        return rename(path, target)
-
-    monkeypatch.setattr(os, "fsync", remember)
-    monkeypatch.setattr(Path, "rename", check)
-    tokenise_corpus(cache, cache.corpus(), short)
-    (ids,) = token_files(cache)
-    (at_rename,) = before_rename
-    assert {path.stat().st_ino for path in (ids, ids.with_name("offsets.npy"))} <= at_rename
 
 
 def test_offsets_are_an_ordinary_npy_file_that_is_mapped_not_read(cache, short):
@@ -193,14 +123,6 @@ def test_offsets_are_an_ordinary_npy_file_that_is_mapped_not_read(cache, short):
     for array in (tokens.offsets, tokens.ids):
         assert not array.flags.owndata
         assert not array.flags.writeable
-
-
-def test_lengths_of_a_selection_are_looked_up(cache, short):
-    tokens = tokenise_corpus(cache, cache.corpus(), short)
-    rows = np.array([3, 8, 90, 159], dtype=np.uint32)
-    lengths = RowLengths(tokens, rows)
-    assert len(lengths) == 4
-    assert lengths[np.array([3, 0, 0])].tolist() == [len(rows_of(tokens)[row]) for row in (159, 3, 3)]
 
 
 def test_no_ids_are_made_of_a_damaged_text(cache, short):

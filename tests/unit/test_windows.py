@@ -6,14 +6,13 @@ import hashlib
 from itertools import pairwise
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from distill.data.sampler import epoch_batches
 from distill.data.windows import (
     GroupOrder,
-    WholeOrder,
+    Order,
     Windows,
     draw,
     windowed_batches,
@@ -65,20 +64,6 @@ def test_golden_windows():
     ]
     digest = hashlib.sha256(str(found).encode()).hexdigest()[:16]
     assert digest == "e875231199c6af25"
-
-
-def test_rows_are_mixed_inside_a_window_and_never_the_same_way_again():
-    order = groups(640, 4, room=20)
-    first, second, other = (
-        [batch.tolist() for batch in order.batches(np.ones(640, int), 16, seed=seed, epoch=epoch)]
-        for seed, epoch in ((0, 0), (0, 1), (1, 0))
-    )
-    assert len({tuple(batch) for batch in first} & {tuple(batch) for batch in second}) == 0
-    assert len({tuple(batch) for batch in first} & {tuple(batch) for batch in other}) == 0
-    again = [batch.tolist() for batch in order.batches(np.ones(640, int), 16, seed=0, epoch=0)]
-    assert again == first
-    # Rows of both shards of a window meet in a batch.
-    assert sum(len({row // 160 for row in batch}) == 2 for batch in first) > 30
 
 
 def test_rows_of_like_length_share_a_batch():
@@ -134,20 +119,6 @@ def test_several_teachers_keep_the_shards_they_share_in_one_window():
         assert len(places) == 2
 
 
-def test_a_group_that_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match="31 bytes, and 30"):
-        GroupOrder(np.zeros(3, int), [(0,)], [31], ["shard"], 30, seed=0)
-
-
-def test_a_whole_order_is_that_of_the_sampler():
-    lengths = lengths_of(500)
-    for epoch in range(2):
-        found = WholeOrder().batches(lengths, 16, seed=4, epoch=epoch)
-        plain = epoch_batches(lengths, 16, seed=4, epoch=epoch)
-        assert [b.tolist() for b in found] == [b.tolist() for b in plain]
-    assert WholeOrder().digest is None
-
-
 def test_some_rows_of_an_order_stay_in_their_windows():
     order = groups(400, 8)
     kept = np.flatnonzero(np.arange(400) % 3)
@@ -156,13 +127,6 @@ def test_some_rows_of_an_order_stay_in_their_windows():
         places = np.arange(len(kept))
         assert some.window_of(places, epoch).tolist() == order.window_of(kept, epoch).tolist()
     assert some.digest != order.digest
-
-
-def test_an_order_is_known_by_its_digest():
-    plain = groups(100, 5)
-    assert plain.digest == groups(100, 5).digest
-    others = [groups(100, 4), groups(100, 5, size=11), groups(100, 5, room=40), groups(101, 5)]
-    assert len({plain.digest, *(other.digest for other in others)}) == 5
 
 
 def test_shards_that_no_row_is_read_from_change_neither_the_order_nor_its_digest():
@@ -191,7 +155,7 @@ def test_rows_are_drawn_from_the_first_window():
     assert len(set(drawn.tolist())) == 40
     assert set(order.window_of(drawn, 0).tolist()) == {0}
     assert drawn.tolist() != draw(order, 1000, seed=1, stream=9, count=40).tolist()
-    assert len(set(draw(WholeOrder(), 1000, seed=0, stream=9, count=40).tolist())) == 40
+    assert len(set(draw(Order(), 1000, seed=0, stream=9, count=40).tolist())) == 40
 
 
 def test_rows_by_the_million_are_cut_in_blocks():
