@@ -515,8 +515,8 @@ def test_the_loss_is_computed_in_float32_whatever_the_forward_pass(
     inner = []
     build = preparation.build_student
 
-    def watched(spec, contract, live_teacher, **settings):
-        model = build(spec, contract, live_teacher, **settings)
+    def watched(spec, contract, live_teacher, options=None, **settings):
+        model = build(spec, contract, live_teacher, options, **settings)
         model[0].model.encoder.layer[0].output.dense.register_forward_hook(
             lambda module, inputs, output: inner.append(output.dtype)
         )
