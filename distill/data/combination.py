@@ -97,8 +97,8 @@ class Combination:
         rank = int((values > values[-1] * len(values) * np.finfo(np.float64).eps).sum())
         if dimension > rank:
             raise ConfigError(
-                f"{dimension}, and the vectors of {rows} sampled training rows span {rank} directions: give a "
-                "smaller target_dim, or train on more rows",
+                f"{dimension}, and the vectors of {rows} sampled training rows span {rank} directions: give "
+                "a smaller target_dim, or train on more rows",
                 "target_dim",
             )
         kept = directions[:, ::-1][:, :dimension]

@@ -57,8 +57,8 @@ def make_order(
     largest = max(sum(sizes[shard] for shard in group) for group in groups)
     if largest > room:
         raise ConfigError(
-            f"{readable(limit)} has to hold two windows, and one row needs {readable(largest)} of shards: give "
-            f"{readable(min(2 * largest, everything), up=True)} or more",
+            f"{readable(limit)} has to hold two windows, and one row needs {readable(largest)} of shards: "
+            f"give --cache-limit {readable(min(2 * largest, everything), up=True)} or more",
             "stream.limit",
         )
     return GroupOrder(group_of, groups, sizes, names, room, seed)
