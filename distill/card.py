@@ -1,140 +1,105 @@
-"""The model card of a student: what it is, what it learnt from and how good it is."""
+"""Model card of a student: what it is, how it was trained, and how good it is."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from distill.errors import DistillError
 from distill.layout import BEST
+from distill.record import RunRecord
 from distill.report import rows, writers
+from distill.report.page import duration
+from distill.report.paper import flat
 from distill.students.spec import is_from_teacher
 from embedcache.errors import EmbedCacheError
 from embedcache.fsio import write_bytes
+from embedcache.teacher.resolve import ALIASES
 
 CARD = "README.md"
-"""What a card is called in the model's folder, by hubs too."""
+"""Name of a card in the model's folder, on hubs too."""
 
-EVALUATION_BEGIN, EVALUATION_END = "<!-- evaluation: begin -->", "<!-- evaluation: end -->"
-"""What stands around the part of a card that evaluations write; all else is the user's to edit."""
+BEGIN, END = "<!-- evaluation: begin -->", "<!-- evaluation: end -->"
+"""Comments around the part of a card that evaluations write; the rest is the user's to edit."""
 
-# From a begin to the next end with no other begin between: half a pair encloses nothing.
-_EVALUATION = re.compile(f"{EVALUATION_BEGIN}(?:(?!{EVALUATION_BEGIN}).)*?{EVALUATION_END}", flags=re.DOTALL)
-
-# "organisation/name" as the Hugging Face hub spells it; anything else is a path of this machine.
+# From a begin to the next end without another begin between: half a pair encloses nothing.
+_EVALUATION = re.compile(f"{BEGIN}(?:(?!{BEGIN}).)*?{END}", flags=re.DOTALL)
+# "organisation/name" on the Hugging Face hub.
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
+_USAGE = """```python
+from sentence_transformers import SentenceTransformer
 
-@dataclass(frozen=True)
-class CardFacts:
-    """What a card reports.
-
-    Attributes:
-        student: what the student was made from: a hub id, a folder's name, ``layers:3`` ...
-        notes: sentences on how it was made.
-        teachers: of each teacher its short name or hub id, and its contract: field -> value; empty where it
-            learnt from texts alone.
-        corpus: name, rows, digest and the like of what it was trained on.
-        loss: name of the loss.
-        settings: the main settings of the run.
-        scores: measure -> value, the development Spearman among them; in the order given.
-        parameters: number of parameters of the student.
-        dimension: width of its vectors.
-        seconds: duration of the training; None where it is not known.
-        in_target_space: whether its vectors are to be like its teacher's; not those before a head that was
-            dropped.
-        stage1: of a student that was distilled and then fine-tuned, what it was distilled with.
-        labels: of a classifier, the names of the labels.
-    """
-
-    student: str
-    teachers: Sequence[tuple[str, Mapping[str, object]]]
-    corpus: Mapping[str, object]
-    loss: str
-    parameters: int
-    dimension: int
-    settings: Mapping[str, object] = field(default_factory=dict)
-    scores: Mapping[str, float] = field(default_factory=dict)
-    seconds: float | None = None
-    in_target_space: bool = True
-    stage1: Mapping[str, object] = field(default_factory=dict)
-    notes: Sequence[str] = ()
-    labels: Sequence[str] = ()
+model = SentenceTransformer("path/to/this/folder")
+vectors = model.encode(["A man is playing a guitar.", "Someone plays an instrument."])
+print(model.similarity(vectors, vectors))
+```"""
 
 
-def write_card(folder: Path, facts: CardFacts) -> None:
-    """Write the card as ``folder/README.md``, atomically, in place of one that is there.
+def write_card(best: Path, record: RunRecord, settings: Mapping[str, object], dimension: int) -> None:
+    """Write the card of a run's student as ``best/README.md``.
+
+    Args:
+        best: folder of the student.
+        record: record of the run, with its result.
+        settings: configuration of the run, nested.
+        dimension: width of the student's vectors.
 
     Raises:
-        StorageError: if ``folder`` cannot be written.
+        StorageError: if ``best`` cannot be written.
     """
-    write_bytes(folder / CARD, render_card(facts).encode())
+    write_bytes(best / CARD, render_card(record, settings, dimension).encode())
 
 
-def render_card(facts: CardFacts) -> str:
-    """Return the card: YAML front matter, usage, and a table for each group of facts."""
-    model = {
-        "made from": facts.student,
-        "parameters": f"{facts.parameters:,}",
-        "dimension": facts.dimension,
-    }
-    training = {"loss": facts.loss, **facts.settings}
-    if facts.seconds is not None:
-        training["training time"] = _duration(facts.seconds)
-    scores = "No scores were taken."
-    if facts.scores:
-        scores = _table("measure", "value", ((name, f"{value:.4f}") for name, value in facts.scores.items()))
-    what, who = "the one its teacher gives", "the teacher"
-    if len(facts.teachers) > 1:
-        what, who = "what its teachers give together", "the teachers"
-    title = "distilled from " + _inline(" and ".join(name for name, _ in facts.teachers))
-    closeness = f"close to {what}" if facts.in_target_space else _HEAD_DROPPED.format(what=what)
-    introduction = _INTRODUCTION.format(dimension=facts.dimension, closeness=closeness, who=who)
-    if not facts.teachers:
-        title = "fine-tuned from " + _inline(facts.student)
-        what = _BY_LABELS if facts.labels else _BY_CONTRAST
-        introduction = _WITHOUT_TEACHER.format(dimension=facts.dimension, what=what)
-    elif facts.stage1:
-        introduction = f"{introduction} After that it was fine-tuned on texts alone."
-    if facts.labels:
-        introduction += "\n\n" + _CLASSIFIER.format(labels=_inline(", ".join(facts.labels)))
+def render_card(record: RunRecord, settings: Mapping[str, object], dimension: int) -> str:
+    """Return the card: YAML front matter, usage, scores, and a table for each group of facts."""
+    student = _short(record.student)
+    teachers = [one.spec if _is_hub_id(one.spec) else one.name for one in record.teachers]
+    title = "distilled from " + " and ".join(teachers) if teachers else "fine-tuned from " + student
+    model = {"made from": student, "parameters": f"{record.parameters:,}", "dimension": dimension}
+    if record.labels:
+        model["labels"] = ", ".join(record.labels)
+    corpus = {"name": record.corpus.name, "rows": record.corpus.rows, "trained on": record.rows}
+    corpus |= {"selected by": record.where, "selected": record.selected} if record.where else {}
+    corpus |= {} if record.in_dev is None else {"rows with a text of the development set": record.in_dev}
+    taken, result = dict(record.scores), record.result
+    if not taken and result is not None and result.best_score is not None and result.selected_by:
+        taken = {result.selected_by: result.best_score}
+    scores = {name: f"{100 * value:.4f}" for name, value in taken.items()}
     parts = [
-        _front_matter(facts),
-        "# Sentence encoder " + title,
-        introduction,
-        _table("property", "value", model.items()),
-        *(["\n".join(f"- {_inline(note)}" for note in facts.notes)] if facts.notes else []),
+        _front_matter(record),
+        f"# Sentence encoder {_inline(title)}",
+        _introduction(record, dimension),
+        _table("property", model),
+        "\n".join(f"- {_inline(note)}" for note in record.notes),
         "## Usage",
         _USAGE,
         "## Scores",
-        scores,
-        _between_marks(_NOT_EVALUATED),
-        *_teachers(facts.teachers),
+        _table("measure", scores) if scores else "No scores were taken.",
+        _between_marks("## Evaluation\n\n`distill eval` writes its figures here."),
+        *(
+            part
+            for one in record.teachers
+            for part in (f"## Teacher {one.name}", _table("contract", one.contract))
+        ),
         "## Corpus",
-        _table("field", "value", facts.corpus.items()),
+        _table("field", {**corpus, "digest": record.corpus.digest}),
         "## Training",
-        _table("setting", "value", training.items()),
+        _table("setting", _training(record, settings)),
     ]
-    if facts.stage1:
-        parts += ["## Distillation before it", _table("setting", "value", facts.stage1.items())]
-    return "\n\n".join(parts) + "\n"
+    if (before := record.stage1) is not None:
+        facts = {"student": _short(before.student), "loss": before.loss, "corpus": before.corpus.name}
+        parts += ["## Distillation before it", _table("field", {**facts, "trained on": before.rows})]
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def with_evaluation(card: str, evaluation: str) -> str:
-    """Return ``card`` with ``evaluation`` between its marks, or after its end where it has no marks.
-
-    Args:
-        card: the card; nothing of it but what is between the marks is changed.
-        evaluation: Markdown.
-    """
+    """Return ``card`` with ``evaluation``, Markdown, between its marks; at its end where it has no marks."""
     section = _between_marks(evaluation)
     changed, count = _EVALUATION.subn(lambda _: section, card)
-    if count:
-        return changed
-    return card + ("\n" if card.endswith("\n") else "\n\n") + section + "\n"
+    return changed if count else card + ("\n" if card.endswith("\n") else "\n\n") + section + "\n"
 
 
 def update_card(run: Path) -> str | None:
@@ -148,13 +113,11 @@ def update_card(run: Path) -> str | None:
         if not card.is_file():
             return None
         before = card.read_bytes().decode()  # bytes: line ends stay as they are
-        (*_, student) = found = rows([run])
-        if not student.suites:
+        found = rows(run)
+        if not found[-1].suites:
             return None
-        # Notes of the report stay out: the card is about the model, not about what is missing.
-        after = with_evaluation(
-            before, "## Evaluation\n\n" + writers.markdown(found, "###", details=False).strip()
-        )
+        evaluation = writers.markdown(found, "###", details=False).strip()
+        after = with_evaluation(before, f"## Evaluation\n\n{evaluation}")
         if after != before:
             write_bytes(card, after.encode())
     except (DistillError, EmbedCacheError, OSError, ValueError) as error:
@@ -162,91 +125,83 @@ def update_card(run: Path) -> str | None:
     return None
 
 
-def _between_marks(text: str) -> str:
-    return f"{EVALUATION_BEGIN}\n\n{text}\n\n{EVALUATION_END}"
+def _introduction(record: RunRecord, dimension: int) -> str:
+    told = (
+        "This [sentence-transformers](https://www.sbert.net) model maps a text to a vector of "
+        f"{dimension} numbers."
+    )
+    if record.labels:
+        told += " The classifier beside it (`classifier.json`) maps such a vector to a logit for each label."
+    if not record.teachers:
+        return f"{told} It was trained without a teacher."
+    told += " It was trained on vectors that its teacher, named by the contract below, computed once"
+    if record.stage1 is not None:
+        return f"{told}; after that it was fine-tuned on texts."
+    return f"{told}." + (" Its vectors are close to the teacher's." if record.in_target_space else "")
 
 
-def _teachers(teachers: Sequence[tuple[str, Mapping[str, object]]]) -> list[str]:
-    if not teachers:
-        return []
-    if len(teachers) == 1:
-        told = "The vectors it learnt from are determined by this contract."
-        return ["## Teacher", told, _table("field", "value", teachers[0][1].items())]
-    parts = [
-        "## Teachers",
-        "The vectors it learnt from are made of those that these contracts determine.",
+def _training(record: RunRecord, settings: Mapping[str, object]) -> dict[str, object]:
+    """Return the settings that are about training, losses and students, and how the targets were made."""
+    groups = {
+        name: settings[name] for name in ("training", "optimizer", "loss", "student") if name in settings
+    }
+    found = {"seed": record.seed, "loss": record.loss} | {
+        key: value
+        for key, value in flat(groups).items()
+        if value not in (None, [], {}) and key not in ("student.spec", "loss.name", "training.where")
+    }
+    if len(record.teachers) > 1:
+        found["shares"] = ", ".join(f"{one.name} {one.share:.4g}" for one in record.teachers)
+    if (targets := record.targets) is not None and targets.projected_from:
+        found["targets"] = f"reduced by PCA from {targets.projected_from} to {targets.dimension} dimensions"
+        found["energy kept"] = None if targets.energy is None else f"{targets.energy:.2%}"
+    if record.result is not None:
+        found["training time"] = duration(record.result.seconds)
+    return found
+
+
+def _front_matter(record: RunRecord) -> str:
+    tags = [
+        "sentence-transformers",
+        "sentence-similarity",
+        *["distilled"] * bool(record.teachers),
+        "embedcache",
     ]
-    for name, contract in teachers:
-        parts += ["### " + _inline(name), _table("field", "value", contract.items())]
-    return parts
-
-
-_NOT_EVALUATED = """\
-## Evaluation
-
-`distill eval` writes here what it finds out."""
-
-_INTRODUCTION = """\
-This [sentence-transformers](https://www.sbert.net) model maps a text to a vector of {dimension} numbers,
-{closeness}. It learnt from vectors that {who} computed once."""
-
-_HEAD_DROPPED = """\
-which a head that is not part of it brought close to {what} while it was trained"""
-
-_WITHOUT_TEACHER = """\
-This [sentence-transformers](https://www.sbert.net) model maps a text to a vector of {dimension} numbers.
-It learnt from texts alone, {what}."""
-
-_BY_CONTRAST = "by telling those of like meaning from others"
-_BY_LABELS = "by what they are labelled"
-
-_CLASSIFIER = """\
-The classifier beside it (`classifier.json`) makes of such a vector one logit for each of these labels:
-{labels}."""
-
-_USAGE = """```python
-from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("path/to/this/folder")
-vectors = model.encode(["A man is playing a guitar.", "Someone plays an instrument."])
-print(model.similarity(vectors, vectors))
-```"""
-
-
-def _front_matter(facts: CardFacts) -> str:
-    lines = [
-        "---",
-        "library_name: sentence-transformers",
-        f"pipeline_tag: {'text-classification' if facts.labels else 'sentence-similarity'}",
-        "tags:",
-        "- sentence-transformers",
-        "- sentence-similarity",
-        *(["- distilled"] if facts.teachers else []),
-        "- embedcache",
-    ]
-    if base := _base_model(facts):
+    lines = ["library_name: sentence-transformers"]
+    lines += [f"pipeline_tag: {'text-classification' if record.labels else 'sentence-similarity'}"]
+    lines += ["tags:", *(f"- {tag}" for tag in tags)]
+    # The model whose weights the student started from.
+    start = record.teachers[0].spec if record.teachers and is_from_teacher(record.student) else record.student
+    base = ALIASES[start].model_id if start in ALIASES else start
+    if _is_hub_id(base):
         lines.append(f"base_model: {base}")
-    return "\n".join([*lines, "---"])
+    return "\n".join(["---", *lines, "---"])
 
 
-def _base_model(facts: CardFacts) -> str | None:
-    """Return the hub id of the model whose weights the student started from; None where it has none."""
-    start = facts.teachers[0][0] if is_from_teacher(facts.student) else facts.student
-    return start if _HUB_ID.fullmatch(start) and not Path(start).exists() else None
+def _is_hub_id(spec: str) -> bool:
+    return _HUB_ID.fullmatch(spec) is not None and not Path(spec).exists()
 
 
-def _table(left: str, right: str, rows: Iterable[tuple[str, object]]) -> str:
-    body = [f"| {_cell(name)} | {_cell(value)} |" for name, value in rows]
-    return "\n".join([f"| {left} | {right} |", "|---|---|", *body])
+def _short(spec: str) -> str:
+    """Return a spec; of a folder its name, which says as much to others."""
+    folder = Path(spec).expanduser()
+    return folder.resolve().name if folder.is_dir() else spec
+
+
+def _table(left: str, facts: Mapping[str, object]) -> str:
+    cells: Iterable[tuple[str, str]] = ((_cell(name), _cell(value)) for name, value in facts.items())
+    return "\n".join(
+        [f"| {left} | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in cells)]
+    )
 
 
 def _cell(value: object) -> str:
-    """Return a value as one table cell: a pipe or a line break inside it would end the cell."""
+    """Return a value as one table cell, which a pipe or a line break would end."""
     if value is None or value == "":
         return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    text = json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list, tuple)) else str(value)
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | tuple) else str(value)
     return _inline(text).replace("|", "\\|")
 
 
@@ -254,9 +209,5 @@ def _inline(text: str) -> str:
     return " ".join(text.split())
 
 
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+def _between_marks(text: str) -> str:
+    return f"{BEGIN}\n\n{text}\n\n{END}"

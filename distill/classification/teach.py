@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from distill.classification.card import write_teach_card
+from distill.card import write_card
 from distill.classification.config import KIND, TeachConfig
 from distill.classification.labels import describe_counts, label_names, label_numbers
 from distill.classification.objective import CrossEntropy
@@ -334,6 +334,7 @@ def _train(training: TeachTraining, record: RunRecord, on_progress: OnProgress |
         resumed=resumed,
     )
     if training.is_first:
-        write_teach_card(run, training)
-        finish_folder(training.folder, record.model_copy(update={"scores": run.scores, "result": result}))
+        record = record.model_copy(update={"scores": run.scores, "result": result})
+        write_card(run.best, record, training.config.model_dump(mode="json"), training.dimension)
+        finish_folder(training.folder, record)
     return run

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice
-from math import floor, log10
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,11 @@ import matplotlib as mpl
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedFormatter, FixedLocator, NullFormatter, NullLocator
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from distill.errors import DataError
 from distill.layout import METRICS
-from distill.report.rows import Row, Score, main_suite
+from distill.report.rows import Row, main_suite
 
 LIGHT = {
     "ink": "#1b1f24",
@@ -56,6 +55,8 @@ DARK = {
 }
 MOST_NAMED = 12
 """Rows that a chart names: the best ones."""
+
+SIZE, SPEED = "size", "speed"
 
 _NAMES = {f"#0100{place:02x}": name for place, name in enumerate(LIGHT)}
 INK, MUTED, GRID, *SERIES = _NAMES
@@ -111,34 +112,33 @@ class _Series:
     dash: Any
 
 
-def page_charts(rows: Sequence[Row]) -> list[Chart]:
-    """Return what a page shows above its tables: retention over size, and over speed where it was timed."""
+def fronts(rows: Sequence[Row]) -> list[Chart]:
+    """Return retention over size, and over speed where the latency suite timed the models."""
     charts = []
-    for cost in ("size", "speed"):
-        if len(points := _points(rows, cost)) > 1:
-            caption = f"Better is up and to the {'left' if cost == 'size' else 'right'}. Dotted: models that "
-            with _drawing(cost, 2.7, min(len(points), MOST_NAMED)) as figure:
-                _front(figure.add_subplot(), rows, points, cost)
-                _legend(figure)
-                charts.append(_chart(figure, f"Quality and {cost}", caption + "no other beats in both."))
+    for cost, points in _panels(rows).items():
+        with _drawing(cost, 2.7, min(len(points), MOST_NAMED)) as figure:
+            _front(figure.add_subplot(), rows, points, cost)
+            _legend(figure)
+            caption = f"Better is up and to the {'left' if cost == SIZE else 'right'}. Dotted: models that "
+            charts.append(_chart(figure, f"Retention over {cost}", caption + "no other beats in both."))
     return charts
 
 
 def picture(rows: Sequence[Row]) -> str:
-    """Return an SVG file: retention over size and, where all models were timed, over speed.
+    """Return the same as an SVG file with outlines for letters, on white.
 
     Raises:
-        DataError: if fewer than two models have both a size and a figure.
+        DataError: if fewer than two models have both a size and a retention.
     """
-    panels = [(cost, points) for cost in ("size", "speed") if len(points := _points(rows, cost)) > 1]
+    panels = _panels(rows)
     if not panels:
         raise DataError(
-            "no picture: it needs two models with a size and a figure; evaluate the runs and their teacher "
-            "with 'distill eval RUN... --suite sts --data DIR'"
+            "no picture: expected two models or more with a size and a retention; evaluate the runs beside "
+            "their teacher with 'distill eval RUN... --suite sts --data DIR'"
         )
-    names = min(max(len(points) for _, points in panels), MOST_NAMED)
+    names = min(max(map(len, panels.values())), MOST_NAMED)
     with _drawing("picture", 2.7 * len(panels), names) as figure, mpl.rc_context({"svg.fonttype": "path"}):
-        for place, (cost, points) in enumerate(panels, 1):
+        for place, (cost, points) in enumerate(panels.items(), 1):
             _front(figure.add_subplot(len(panels), 1, place), rows, points, cost)
         _legend(figure)
         text = io.StringIO()
@@ -230,35 +230,25 @@ def front(points: Iterable[tuple[float, float]], *, low_cost: bool) -> list[tupl
     return sorted(best)
 
 
-def _points(rows: Sequence[Row], cost: str) -> list[tuple[Row, float, float]]:
-    """Return (row, cost, quality); of speeds none unless every model with a size has one."""
-    suite = main_suite(rows)
-    found = []
+def _panels(rows: Sequence[Row]) -> dict[str, list[tuple[Row, float, float]]]:
+    """Return cost -> (row, cost, retention in %) of the models with both, of costs that two or more have."""
+    suite, found = main_suite(rows), {SIZE: [], SPEED: []}  # type: ignore[var-annotated]
     for row in rows:
-        quality = _quality(row, suite, relative=_is_relative(rows, suite))
-        spent = (row.parameters or 0) / 1e6 if cost == "size" else row.speed.mean if row.speed else 0.0
-        if quality is not None and spent:
-            found.append((row, spent, quality))
-    return found
-
-
-def _is_relative(rows: Sequence[Row], suite: str | None) -> bool:
-    return any(row.suites[suite].retention for row in rows if suite and suite in row.suites)
-
-
-def _quality(row: Row, suite: str | None, *, relative: bool) -> float | None:
-    """Return the share of the teacher's figure in %, a teacher's own is 100; else the figure."""
-    score: Score | None = row.headline(suite)
-    if score is None or not relative:
-        return None if score is None else score.mean
-    retention = row.suites[suite or ""].retention
-    return 100.0 if row.is_teacher else None if retention is None else retention.mean
+        scores = row.suites.get(suite or "")
+        if scores is None or not (row.is_teacher or scores.retention):
+            continue
+        quality = scores.retention.mean if scores.retention else 100.0
+        if row.parameters:
+            found[SIZE].append((row, row.parameters / 1e6, quality))
+        if row.speed:
+            found[SPEED].append((row, row.speed.mean, quality))
+    return {cost: points for cost, points in found.items() if len(points) > 1}
 
 
 def _front(axes: Axes, rows: Sequence[Row], points: Sequence[tuple[Row, float, float]], cost: str) -> None:
-    looks, suite = _looks(rows), main_suite(rows)
+    looks = _looks(rows)
     axes.set_xscale("log")
-    best = front([(spent, quality) for _, spent, quality in points], low_cost=cost == "size")
+    best = front([(spent, quality) for _, spent, quality in points], low_cost=cost == SIZE)
     axes.plot(*zip(*best, strict=True), color=INK, linestyle=(0, (2, 2)), linewidth=1, zorder=1)
     for place, (row, spent, quality) in enumerate(points):
         look = looks[row.name]
@@ -268,20 +258,12 @@ def _front(axes: Axes, rows: Sequence[Row], points: Sequence[tuple[Row, float, f
             spent, quality, look.marker, color=look.colour, markersize=size, label=label, zorder=100 - place
         )
     axes.margins(0.12)
-    axes.set_ylabel(f"{suite}, % of the teacher's" if _is_relative(rows, suite) else f"{suite}")
-    axes.set_xlabel(
-        "parameters, millions" if cost == "size" else "sentences a second, one at a time on a CPU"
-    )
+    axes.set_ylabel(f"{main_suite(rows)}, % of the teacher's")
+    axes.set_xlabel("parameters, millions" if cost == SIZE else "sentences a second, one at a time on a CPU")
     low, high = axes.get_xlim()
-    digits = (1, 2, 5) if high < 50 * low else (1, 3)
-    powers = range(floor(log10(low)) - 1, floor(log10(high)) + 2)
-    ticks = [
-        digit * 10.0**power for power in powers for digit in digits if low <= digit * 10.0**power <= high
-    ]
-    axes.xaxis.set_major_locator(FixedLocator(ticks or [low, high]))
-    axes.xaxis.set_major_formatter(FixedFormatter([f"{tick:,.4g}" for tick in ticks or [low, high]]))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 50 * low else (1, 3)))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.4g}"))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _looks(rows: Sequence[Row]) -> dict[str, _Series]:

@@ -1,143 +1,103 @@
-"""Evaluations that a run keeps in its folder, as a report reads them."""
+"""Evaluations that a run keeps in its folder, read from the form of before."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from distill.digests import model_digest
 from distill.evaluation.bootstrap import with_intervals
-from distill.evaluation.kept import kept_suites, place_of, read_kept
+from distill.evaluation.kept import Kept, kept_suites, place_of, read_kept
+from distill.evaluation.old_result import ModelReport
 from distill.evaluation.origin_keys import CONTAMINATION, MUCH, SELECTED_ON
-from distill.evaluation.result import ModelReport
+from distill.evaluation.result import AVERAGE, Evaluation, Figure, ModelFacts, SuiteResult
 from distill.evaluation.scores import SetScores, WholeScores
 
-Interval = tuple[float, float]
 
-HEADLINE = "average"
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A number that was measured, with its interval."""
-
-    value: float
-    measure: str = ""
-    interval: Interval | None = None
-    items: int | None = None
-    others: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class ModelFigures:
-    """A suite's figures of one model."""
-
-    name: str
-    parameters: int | None
-    megabytes: float | None
-    figures: Mapping[str, Figure]
-    headline: Figure | None
-    retention: Figure | None = None
-    marks: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class RunEvaluation:
-    """A suite's evaluation of a run's student and, where it was evaluated too, of its teacher.
-
-    Attributes:
-        student, teacher: the figures.
-        basis: everything that has to be equal for figures to be comparable.
-    """
-
-    student: ModelFigures
-    teacher: ModelFigures | None
-    basis: str
-    notes: tuple[str, ...] = ()
-
-
-def read_evaluations(folder: Path) -> tuple[dict[str, RunEvaluation], list[str]]:
+def read_evaluations(run: Path) -> tuple[dict[str, Evaluation], list[str]]:
     """Return the evaluations kept in a run's folder by suite, and what is wrong with the others."""
     found, problems = {}, []
-    student = model_digest(str(folder))
-    for suite in kept_suites(folder):
-        kept = read_kept(folder, suite)
+    student = model_digest(str(run))
+    for suite in kept_suites(run):
+        kept = read_kept(run, suite)
         if kept is None:
-            problems.append(f"{place_of(folder, suite).name} is damaged; evaluate again")
+            problems.append(f"{place_of(run, suite).name} is damaged; evaluate again")
         elif kept.digest.get("student") != student:
-            problems.append(f"{place_of(folder, suite).name} is of other weights; evaluate again")
+            problems.append(f"{place_of(run, suite).name} is of other weights; evaluate again")
         else:
-            teacher = None if kept.teacher is None else with_scores(kept.teacher.report)
-            own = with_scores(kept.model.report).beside(teacher)
-            sets = own.scores.sets if isinstance(own.scores, SetScores) else {}
-            basis = f"{kept.digest.get('sentences')} {kept.digest.get('settings')} {list(sets)}"
-            found[suite] = RunEvaluation(
-                model_figures(own, suite),
-                None if teacher is None else model_figures(teacher, suite),
-                basis,
-                tuple(map(str, kept.result.get("notes", ()))),
-            )
+            found[suite] = _evaluation(suite, kept)
     return found, problems
 
 
-def with_scores(report: ModelReport) -> ModelReport:
-    """Return the report with intervals."""
-    from dataclasses import replace
+def comparison_basis(evaluation: Evaluation) -> str:
+    """Return everything that has to be equal for figures to be comparable."""
+    _, result = evaluation.students[0]
+    items = [(name, one.items, one.outcomes and one.outcomes.texts) for name, one in result.figures.items()]
+    return str((items, sorted(result.settings.items())))
 
+
+def marks(suite: str, result: SuiteResult) -> list[str]:
+    """Return selection on test pairs, and test sentences among the training texts, in words."""
+    found = []
+    for one in result.marks.get(SELECTED_ON) or ():
+        worth = "no test result" if one["pairs"] >= MUCH * one["of"] else "a little too good"
+        found.append(
+            f"its checkpoint was chosen on {one['pairs']:,} of the {one['of']:,} test pairs of {one['set']} "
+            f"({suite}): its figure there is {worth}"
+        )
+    seen = [
+        f"{name} {one['sentences_seen']:,} of {one['sentences']:,} sentences"
+        for name, one in (result.marks.get(CONTAMINATION) or {}).items()
+        if one["sentences_seen"]
+    ]
+    return [*found, *([f"seen in training, without scores ({suite}): {'; '.join(seen)}"] if seen else [])]
+
+
+def _evaluation(suite: str, kept: Kept) -> Evaluation:
+    teacher = None if kept.teacher is None else _with_intervals(kept.teacher.report)
+    own = _with_intervals(kept.model.report).beside(teacher)
+    settings = {"sentences": kept.digest.get("sentences"), "settings": kept.digest.get("settings")}
+    models = [(one, role) for one, role in ((teacher, "teacher"), (own, "student")) if one is not None]
+    return Evaluation(
+        suite,
+        tuple(
+            (
+                ModelFacts(f"{one.name} ({role})", role, one.parameters, one.megabytes, one.dimension),
+                _result(one, settings),
+            )
+            for one, role in models
+        ),
+        None if teacher is None else f"{teacher.name} (teacher)",
+        retention_intervals={}
+        if own.retention_interval is None
+        else {f"{own.name} (student)": own.retention_interval},
+    )
+
+
+def _with_intervals(report: ModelReport) -> ModelReport:
     return replace(report, scores=with_intervals(report.scores))
 
 
-def model_figures(report: ModelReport, suite: str) -> ModelFigures:
-    """Return the figures of a model's report."""
-    scores, headline = report.scores, None
-    figures: dict[str, Figure] = {}
+def _result(report: ModelReport, settings: dict[str, Any]) -> SuiteResult:
+    scores, figures = report.scores, {}
     if isinstance(scores, SetScores):
-        figures = {
-            name: Figure(
-                one.value,
-                one.measure,
-                one.interval,
-                one.items,
-                {k: v for k, v in one.others.items() if v is not None},
-            )
-            for name, one in scores.sets.items()
-        }
-        if scores.headline is not None:
-            headline = Figure(scores.headline, HEADLINE, scores.average_interval)
-    else:
-        ends = scores.intervals if isinstance(scores, WholeScores) else {}
-
-        def gather(prefix: str, values: Mapping[str, object]) -> None:
-            for key, value in values.items():
-                if isinstance(value, Mapping):
-                    gather(f"{prefix}{key}.", value)
-                elif isinstance(value, (int, float)) and not isinstance(value, bool):
-                    name = prefix + key
-                    figures[name] = Figure(float(value), interval=ends.get(name.replace(".", "_")))
-
-        gather("", scores.to_json())
-    retention = None
-    if report.retention is not None:
-        retention = Figure(report.retention, "%", report.retention_interval)
-    sizes = (report.parameters, report.megabytes)
-    return ModelFigures(report.name, *sizes, figures, headline, retention, marks(suite, report))
-
-
-def marks(suite: str, report: ModelReport) -> tuple[str, ...]:
-    """Return selection on test pairs and contamination in words."""
-    found = []
-    selected = report.facts.get(SELECTED_ON)
-    for one in selected if isinstance(selected, (list, tuple)) else ():
-        much = one["pairs"] >= MUCH * one["of"]
-        found.append(
-            f"its checkpoint was chosen on {one['pairs']:,} of the {one['of']:,} test pairs of {one['set']} "
-            f"({suite}): its figure there is " + ("no test result" if much else "a little too good")
+        for name, one in scores.sets.items():
+            others = {key: value for key, value in one.others.items() if value is not None}
+            figures[name] = Figure(one.value, one.measure, one.interval, one.items, others, label=one.label)
+        return SuiteResult(
+            figures, AVERAGE, settings=settings, average_interval=scores.average_interval, marks=report.facts
         )
-    seen = report.facts.get(CONTAMINATION)
-    told = [
-        f"{name} {one['sentences_seen']:,} of {one['sentences']:,} sentences"
-        for name, one in (seen.items() if isinstance(seen, Mapping) else ())
-        if one["sentences_seen"]
-    ]
-    return (*found, *([f"seen in training ({suite}): {'; '.join(told)}"] if told else []))
+    ends = scores.intervals if isinstance(scores, WholeScores) else {}
+
+    def gather(prefix: str, values: Mapping[str, object]) -> None:
+        for key, value in values.items():
+            if isinstance(value, Mapping):
+                gather(f"{prefix}{key}.", value)
+            elif isinstance(value, int | float) and not isinstance(value, bool):
+                name = prefix + key
+                figures[name] = Figure(float(value), "", ends.get(name.replace(".", "_")))
+
+    gather("", scores.to_json())
+    return SuiteResult(figures, None, settings=settings, marks=report.facts)

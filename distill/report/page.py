@@ -30,7 +30,7 @@ def page(rows: Sequence[Row]) -> str:
         subtitle=" · ".join([*counts, *(f"teacher {name}" for name in teachers)]),
         summary=tables.summary(rows),
         notes=tables.notes(rows),
-        charts=charts.page_charts(rows),
+        charts=charts.fronts(rows),
         papers=tables.papers(rows),
         suites=[
             (suite, charts.bars(rows, suite), tables.of_suite(rows, suite), tables.further(rows, suite))

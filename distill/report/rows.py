@@ -18,9 +18,10 @@ import yaml
 
 from distill.errors import DataError
 from distill.evaluation.model import weight_bytes
+from distill.evaluation.result import Evaluation, Figure, Interval, ModelFacts, SuiteResult
 from distill.layout import BEST, CONFIG
 from distill.record import RunRecord, find_runs, read_record
-from distill.report.evaluations import Figure, Interval, ModelFigures, RunEvaluation, read_evaluations
+from distill.report.evaluations import comparison_basis, marks, read_evaluations
 from distill.report.paper import Paper, find_paper
 
 MAIN_SUITE = "sts"
@@ -117,7 +118,7 @@ class _Entry:
     folder: Path
     record: RunRecord | None
     config: Mapping[str, Any]
-    evaluations: dict[str, RunEvaluation]
+    evaluations: dict[str, Evaluation]
     notes: list[str]
 
     @property
@@ -167,6 +168,48 @@ def rows(places: str | Path | Iterable[str | Path], suites: Sequence[str] = ()) 
     students = [_student(name, group) for name, group in zip(names, groups.values(), strict=True)]
     ranked_by = main_suite(students, shown)
     return [*_teachers(entries), *sorted(students, key=lambda row: _rank(row, ranked_by))]
+
+
+def of_evaluations(evaluations: Sequence[Evaluation]) -> list[Row]:
+    """Return a row for each model of some evaluations, and one for the mean of each group of seeds."""
+    models = {facts.name: facts for one in evaluations for facts, _ in one.models}
+    groups: dict[str, list[str]] = {name: [name] for name in models}
+    for name, facts in models.items():
+        if facts.setting is not None and facts.run is not None:
+            groups.setdefault(f"setting {facts.setting}", []).append(name)
+    found = []
+    for key, names in groups.items():
+        several = key not in models
+        if several and len({models[name].seed for name in names}) < 2:
+            continue
+        first = models[names[0]]
+        shared = _shared_name([Path(models[name].run or name) for name in names]) if several else first.name
+        suites, notes = {}, list[str]()
+        for one in evaluations:
+            there = {facts.name: result for facts, result in one.models if facts.name in names}
+            if there:
+                is_teacher = first.name == one.teacher
+                pairs = [
+                    (result, None if is_teacher else one.retention(name)) for name, result in there.items()
+                ]
+                suites[one.suite] = _suite_scores(pairs)
+                notes += (
+                    []
+                    if several
+                    else [*next(iter(there.values())).notes, *marks(one.suite, there[first.name])]
+                )
+        found.append(
+            Row(
+                f"{shared}: mean of {len(names)} seeds" if several else shared,
+                is_teacher=first.role == "teacher",
+                seeds=tuple(seed for name in names if (seed := models[name].seed) is not None),
+                parameters=first.parameters,
+                megabytes=first.megabytes,
+                suites=suites,
+                notes=tuple(dict.fromkeys(notes)),
+            )
+        )
+    return found
 
 
 def main_suite(rows: Sequence[Row], suites: Sequence[str] | None = None) -> str | None:
@@ -223,10 +266,14 @@ def _read(folder: Path) -> _Entry:
 
 def _leave_out_others(suite: str, entries: Sequence[_Entry]) -> None:
     """Leave out evaluations on other items, or with other settings, than most: they cannot be compared."""
-    there = [entry for entry in entries if suite in entry.evaluations]
-    ((usual, _),) = Counter(entry.evaluations[suite].basis for entry in there).most_common(1) or [("", 0)]
-    for entry in there:
-        if entry.evaluations[suite].basis != usual:
+    there = {
+        id(entry): comparison_basis(entry.evaluations[suite])
+        for entry in entries
+        if suite in entry.evaluations
+    }
+    ((usual, _),) = Counter(there.values()).most_common(1) or [("", 0)]
+    for entry in entries:
+        if there.get(id(entry), usual) != usual:
             del entry.evaluations[suite]
             entry.notes.append(f"left out of {suite}: evaluated on other items or settings than most runs")
 
@@ -236,17 +283,19 @@ def _student(name: str, group: Sequence[_Entry]) -> Row:
     suites, repeated = {}, dict[str, None]()
     for suite in dict.fromkeys(suite for entry in group for suite in entry.evaluations):
         counted = _once([entry for entry in group if suite in entry.evaluations], repeated)
-        suites[suite] = _suite_scores([entry.evaluations[suite].student for entry in counted])
+        suites[suite] = _suite_scores([_scored(entry.evaluations[suite]) for entry in counted])
     first = group[0].record
     shared = set.intersection(*(set(entry.notes) for entry in group))
     notes = [
         note if note in shared else f"{entry.folder.name}: {note}" for entry in group for note in entry.notes
     ]
     for entry in group:
-        for evaluation in entry.evaluations.values():
-            notes += evaluation.student.marks
-            if evaluation.student.headline and first and first.teachers and evaluation.teacher is None:
+        for suite, evaluation in entry.evaluations.items():
+            _, result = evaluation.students[0]
+            notes += marks(suite, result)
+            if result.main and evaluation.teacher is None and first and first.teachers:
                 notes.append("no retention: evaluated without its teacher")
+    chosen = _once([entry for entry in group if entry.dev_score is not None], {})
     best = group[0].folder / BEST
     return Row(
         name,
@@ -257,7 +306,7 @@ def _student(name: str, group: Sequence[_Entry]) -> Row:
         teacher=group[0].teacher,
         parameters=None if first is None else first.parameters,
         megabytes=round(weight_bytes(best) / 1e6, 3) if best.is_dir() else None,
-        selection=_score([Figure(one) for entry in _once(group, {}) if (one := entry.dev_score) is not None]),
+        selection=_score([Figure(entry.dev_score or 0.0, "") for entry in chosen]),
         suites=suites,
         paper=None if first is None else find_paper(first, group[0].config, suites),
         notes=tuple(dict.fromkeys([*notes, *repeated])),
@@ -279,39 +328,43 @@ def _once(group: Sequence[_Entry], repeated: dict[str, None]) -> list[_Entry]:
 
 def _teachers(entries: Sequence[_Entry]) -> list[Row]:
     """Return a row for each teacher, as evaluated beside the first run that has each suite."""
-    found: dict[str, tuple[str, dict[str, ModelFigures]]] = {}
+    found: dict[str, tuple[str, dict[str, tuple[ModelFacts, SuiteResult]]]] = {}
     for entry in entries:
         if entry.record is None or entry.teacher is None:
             continue
         targets = entry.record.targets
         made_of = [[one.contract_id, one.share] for one in entry.record.teachers]
         key = str((made_of, targets and targets.projected_from))
-        _, figures = found.setdefault(key, (entry.teacher, {}))
+        _, models = found.setdefault(key, (entry.teacher, {}))
         for suite, one in entry.evaluations.items():
             if one.teacher is not None:
-                figures.setdefault(suite, one.teacher)
+                models.setdefault(suite, one.models[0])
     return [
         Row(
             name,
             is_teacher=True,
-            parameters=next((one.parameters for one in by_suite.values() if one.parameters), None),
-            megabytes=next((one.megabytes for one in by_suite.values() if one.megabytes), None),
-            suites={suite: _suite_scores([one]) for suite, one in by_suite.items()},
+            parameters=next((facts.parameters for facts, _ in models.values() if facts.parameters), None),
+            megabytes=next((facts.megabytes for facts, _ in models.values() if facts.megabytes), None),
+            suites={suite: _suite_scores([(result, None)]) for suite, (_, result) in models.items()},
         )
-        for name, by_suite in found.values()
+        for name, models in found.values()
     ]
 
 
-def _suite_scores(models: Sequence[ModelFigures]) -> SuiteScores:
-    sets = dict.fromkeys(name for one in models for name in one.figures)
+def _scored(evaluation: Evaluation) -> tuple[SuiteResult, Figure | None]:
+    """Return the figures of the one student of an evaluation, and its retention."""
+    facts, result = evaluation.students[0]
+    return result, evaluation.retention(facts.name)
+
+
+def _suite_scores(models: Sequence[tuple[SuiteResult, Figure | None]]) -> SuiteScores:
+    """Return the figures over seeds of (result, retention) of each."""
+    names = dict.fromkeys(name for result, _ in models for name in result.figures)
+    sets = {name: _score([one.figures[name] for one, _ in models if name in one.figures]) for name in names}
     return SuiteScores(
-        _score([one.headline for one in models if one.headline]),
-        _score([one.retention for one in models if one.retention]),
-        {
-            name: score
-            for name in sets
-            if (score := _score([one.figures[name] for one in models if name in one.figures]))
-        },
+        _score([main for result, _ in models if (main := result.main)]),
+        _score([retention for _, retention in models if retention]),
+        {name: score for name, score in sets.items() if score},
     )
 
 

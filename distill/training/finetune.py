@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from distill.card import write_card
 from distill.config.finetune import FinetuneConfig
 from distill.config.sources import keyword_options, load_config
 from distill.data.triples import Triples, TripleSource, read_sentences, read_triples, tokenise
@@ -25,7 +26,6 @@ from distill.students.build import open_student
 from distill.training.contrastive import Contrast, InfoNCE, nearest_selector
 from distill.training.describe import describe_dev, refuse_other_data
 from distill.training.device import make_accelerator, seeded
-from distill.training.finetune_card import LOSS, write_finetune_card
 from distill.training.folder import (
     begin_folder,
     claim_folder,
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from distill.training.selection import Selector
     from embedcache.contract import Contract
     from embedcache.teacher.tokenize import FastTokenizer
+
+LOSS = "infonce"
+"""Loss of every fine-tuning."""
 
 KIND = "finetune"
 """What the record of a fine-tuning says it is, and the command it is made with."""
@@ -342,6 +345,7 @@ def _train(training: FinetuneTraining, record: RunRecord, on_progress: OnProgres
         resumed=resumed,
     )
     if training.is_first:
-        write_finetune_card(run, training)
-        finish_folder(training.folder, record.model_copy(update={"result": result}))
+        record = record.model_copy(update={"result": result})
+        write_card(run.best, record, training.config.model_dump(mode="json"), training.dimension)
+        finish_folder(training.folder, record)
     return run

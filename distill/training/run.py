@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from distill.card import write_card
 from distill.config.models import RunConfig
 from distill.config.sources import keyword_options, load_config
 from distill.data.loader import CheckRows
 from distill.layout import BEST, CONFIG, default_folder
 from distill.record import RunRecord, TrainResult
 from distill.training.admission import admit_first_window
-from distill.training.card import write_run_card
 from distill.training.describe import new_record, refuse_other_data
 from distill.training.folder import (
     claim_folder,
@@ -224,8 +224,9 @@ def _train(
         scores=best_scores(training.folder, result.best_step) if training.is_first else {},
     )
     if training.is_first:
-        write_run_card(run, dataset, training.dimension, training.selected_by)
-        finish_folder(training.folder, record.model_copy(update={"scores": run.scores, "result": result}))
+        record = record.model_copy(update={"scores": run.scores, "result": result})
+        write_card(run.best, record, training.config.model_dump(mode="json"), training.dimension)
+        finish_folder(training.folder, record)
     return run
 
 

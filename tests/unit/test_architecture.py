@@ -90,7 +90,6 @@ WITH_TYPES = {name: imports_of(path, typing=True) for name, path in MODULES.item
 
 # Circles that only type checkers see, by the modules in them. None is added.
 CIRCLES_OF_TYPES = [
-    {"distill.classification.card", "distill.classification.teach"},
     {"distill.config", "distill.losses.registry"},
     {
         "distill",
@@ -101,8 +100,6 @@ CIRCLES_OF_TYPES = [
         "distill.report.run_card",
     },
     {"distill.evaluation.result", "distill.evaluation.table"},
-    {"distill.training.card", "distill.training.run"},
-    {"distill.training.finetune", "distill.training.finetune_card"},
 ]
 
 

@@ -1,155 +1,235 @@
+"""The model card: everything a record says, and the evaluations between their marks."""
+
 from __future__ import annotations
 
+import errno
 import re
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from kept_helpers import Bench
+from report_helpers import CONTRACT, keep, keep_geometry, make_run, report, set_scores
 
-from distill.card import (
-    EVALUATION_BEGIN,
-    EVALUATION_END,
-    CardFacts,
-    render_card,
-    with_evaluation,
-    write_card,
-)
+from distill.card import BEGIN, END, render_card, update_card, with_evaluation, write_card
+from distill.digests import folder_digest, model_digest
+from distill.record import CorpusRecord, RunRecord, TeacherRecord, TrainResult
+from distill.report import rows, writers
+from embedcache import fsio
 from embedcache.errors import StorageError
 
-FACTS = CardFacts(
-    student="org/small-model",
-    teachers=[
-        (
-            "big-teacher",
-            {"pooling": "mean", "prompt": "", "max_length": 256, "normalize": True, "truncate_dim": None},
-        )
-    ],
-    corpus={"name": "captions", "rows": 20000, "digest": "ab12"},
-    loss="mse",
-    settings={"epochs": 3, "lr": 0.0002},
-    scores={"dev spearman": 0.87654, "sts average": 0.5},
-    parameters=17_389_824,
-    dimension=384,
-    seconds=3725.0,
-)
+SETS = {"stsb": 60.0, "sickr": 70.0}
+MARKED = f"# Mine\r\n\nBefore.\n\n{BEGIN}\nold\n{END}\n\nAfter, without an end of line"
+SETTINGS = {"student": {"spec": "org/small-model"}, "optimizer": {"lr": 0.0002}, "training": {"where": None}}
 
 
-def front_matter(card: str) -> dict[str, object]:
-    opening, head, _ = card.split("---\n", 2)
+def record(**changes: Any) -> RunRecord:
+    teacher = TeacherRecord(name="big", spec="org/teacher", contract_id="1", contract=CONTRACT)
+    result = TrainResult(
+        steps=10, total_steps=10, best_step=8, final_loss=0.1, seconds=3725.0, rows_per_second=9.0
+    )
+    facts = {
+        "identity": "i",
+        "seeds": [7],
+        "setting": "s",
+        "teachers": [teacher],
+        "rows": 19_000,
+        "corpus": CorpusRecord(name="captions", rows=20_000, digest="ab12"),
+        "student": "org/small-model",
+        "parameters": 17_389_824,
+        "loss": "mse",
+        "scores": {"dev_spearman": 0.876543},
+        "result": result,
+    }
+    return RunRecord(**(facts | changes))
+
+
+def card(**changes: Any) -> str:
+    return render_card(record(**changes), SETTINGS, 384)
+
+
+def front_matter(text: str) -> dict[str, Any]:
+    opening, head, _ = text.split("---\n", 2)
     assert opening == ""
     return yaml.safe_load(head)
 
 
-def cells(line: str) -> int:
-    return len(line.replace("\\|", "").strip().strip("|").split("|"))
-
-
-def test_front_matter_is_yaml_that_the_hub_understands():
-    head = front_matter(render_card(FACTS))
-    assert head["library_name"] == "sentence-transformers"
-    assert head["pipeline_tag"] == "sentence-similarity"
+def test_front_matter_is_what_the_hub_understands():
+    head = front_matter(card())
+    assert (head["library_name"], head["pipeline_tag"]) == ("sentence-transformers", "sentence-similarity")
     assert {"distilled", "embedcache"} <= set(head["tags"])
-    assert head["base_model"] == "org/small-model"
+    assert front_matter(card(labels=["yes", "no"]))["pipeline_tag"] == "text-classification"
+    assert "distilled" not in front_matter(card(teachers=[]))["tags"]
 
 
-def test_a_student_whose_head_was_dropped_is_not_called_close_to_its_teacher():
-    whole = " ".join(render_card(FACTS).split())
-    dropped = " ".join(render_card(replace(FACTS, in_target_space=False)).split())
-    assert "vector of 384 numbers, close to the one its teacher gives" in whole
-    assert "numbers, close to" not in dropped
-    assert "a head that is not part of it brought close to the one its teacher gives" in dropped
-
-
-@pytest.mark.parametrize("student", ["layers:3", "/data/models/small", "./small", "small", "a/b/c", "../x/y"])
-def test_a_student_that_is_no_hub_id_gives_no_base_model(student):
-    assert "base_model" not in front_matter(render_card(replace(FACTS, student=student)))
-
-
-def test_a_folder_that_looks_like_a_hub_id_gives_no_base_model(tmp_path, monkeypatch):
-    (tmp_path / "org" / "small-model").mkdir(parents=True)
+@pytest.mark.parametrize(
+    ("student", "base"),
+    [
+        ("org/small-model", "org/small-model"),
+        ("layers:0,2,5", "org/teacher"),
+        *((one, None) for one in ("/data/models/small", "./small", "small", "a/b/c", "../x/y")),
+    ],
+)
+def test_the_base_model_is_the_hub_id_that_weights_started_from(student, base, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert "base_model" not in front_matter(render_card(FACTS))
+    assert front_matter(card(student=student)).get("base_model") == base
+    if base == student:
+        (tmp_path / base).mkdir(parents=True)
+        assert "base_model" not in front_matter(card(student=student))
 
 
-def test_the_teachers_layers_make_the_teacher_the_base_model():
-    facts = replace(FACTS, student="layers:0,2,5", teachers=[("org/teacher", {}), ("org/second", {})])
-    assert front_matter(render_card(facts))["base_model"] == "org/teacher"
-    assert front_matter(render_card(replace(facts, student="org/x")))["base_model"] == "org/x"
-
-
-def test_every_fact_is_on_the_card():
-    card = render_card(FACTS)
-    for row in (
+@pytest.mark.parametrize(
+    "line",
+    [
         "| made from | org/small-model |",
         "| parameters | 17,389,824 |",
+        "| dimension | 384 |",
         "| pooling | mean |",
         "| prompt | none |",
-        "| normalize | yes |",
-        "| truncate_dim | none |",
-        "| rows | 20000 |",
+        "| trained on | 19000 |",
         "| digest | ab12 |",
         "| loss | mse |",
-        "| lr | 0.0002 |",
-        "| dev spearman | 0.8765 |",
-        "| sts average | 0.5000 |",
+        "| seed | 7 |",
+        "| optimizer.lr | 0.0002 |",
+        "| dev_spearman | 87.6543 |",
         "| training time | 1 h 2 min |",
-    ):
-        assert row in card.splitlines()
-    assert "big-teacher" in card
-    assert "SentenceTransformer(" in card
+        "# Sentence encoder distilled from org/teacher",
+    ],
+)
+def test_every_fact_is_on_the_card(line):
+    assert line in card().splitlines()
 
 
-def test_unknown_training_time_and_missing_scores_are_not_made_up():
-    card = render_card(replace(FACTS, seconds=None, scores={}))
-    assert "training time" not in card
-    assert "No scores were taken." in card
-    assert "| measure |" not in card
-
-
-@pytest.mark.parametrize(("seconds", "words"), [(0.4, "0 s"), (59.6, "1 min 0 s"), (3599.0, "59 min 59 s")])
-def test_training_time_reads_in_units(seconds, words):
-    assert f"| training time | {words} |" in render_card(replace(FACTS, seconds=seconds))
-
-
-def test_pipes_and_line_breaks_do_not_break_a_table():
-    teacher = {"prompt": "a | b\nc: ", "modules": [{"x|y": 1}]}
-    card = render_card(replace(FACTS, teachers=[("big", teacher)], corpus={"na|me": "two\r\nlines"}))
-    assert "| prompt | a \\| b c: |" in card.splitlines()
-    assert "| na\\|me | two lines |" in card.splitlines()
-    rows = [line for line in card.splitlines() if line.startswith("|")]
-    assert rows
-    assert {cells(line) for line in rows} == {2}
-
-
-def test_a_new_card_keeps_a_place_for_the_evaluation():
-    card = render_card(FACTS)
-    before, place, after = (part.strip() for part in re.split(f"{EVALUATION_BEGIN}|{EVALUATION_END}", card))
-    assert before.endswith("| sts average | 0.5000 |")
-    assert place.startswith("## Evaluation")
-    assert after.startswith("## Teacher")
-    changed = with_evaluation(card, "figures")
-    assert changed == card.replace(place, "figures")
-
-
-def test_write_card_replaces_what_was_there(tmp_path):
-    (tmp_path / "README.md").write_text("old")
-    write_card(tmp_path, FACTS)
-    assert (tmp_path / "README.md").read_text(encoding="utf-8") == render_card(FACTS)
-    assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
-
-
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="file"):
-        write_card(tmp_path / "file", FACTS)
+def test_what_is_not_known_is_not_made_up():
+    bare = card(result=None, scores={})
+    assert "training time" not in bare
+    assert "No scores were taken." in bare
 
 
 def test_every_teacher_is_named_with_its_contract():
-    teachers = [("org/first", {"pooling": "mean"}), ("second", {"pooling": "cls"})]
-    card = render_card(replace(FACTS, teachers=teachers))
-    assert "# Sentence encoder distilled from org/first and second" in card
-    assert card.index("### org/first") < card.index("| pooling | mean |") < card.index("### second")
-    assert card.index("### second") < card.index("| pooling | cls |")
-    assert "its teachers give together" in card
-    assert "teachers" not in render_card(FACTS)
+    other = TeacherRecord(
+        name="second", spec="/gone/x", contract_id="2", contract={"pooling": "cls"}, share=0.5
+    )
+    text = card(teachers=[*record().teachers, other])
+    assert "distilled from org/teacher and second" in text
+    assert text.index("| pooling | mean |") < text.index("| pooling | cls |")
+    assert "/gone" not in text
+
+
+def test_pipes_and_line_breaks_do_not_break_a_table():
+    text = card(corpus=CorpusRecord(name="two\r\nlines | x", rows=1, digest="d"))
+    assert "| name | two lines \\| x |" in text.splitlines()
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert {len(line.replace("\\|", "").strip("|").split("|")) for line in lines} == {2}
+
+
+def test_a_new_card_has_a_place_for_the_evaluation(tmp_path):
+    write_card(tmp_path, record(), SETTINGS, 384)
+    text = (tmp_path / "README.md").read_text(encoding="utf-8")
+    before, place, after = re.split(f"{BEGIN}|{END}", text)
+    assert with_evaluation(text, "figures") == f"{before}{BEGIN}\n\nfigures\n\n{END}{after}"
+    assert place.strip().startswith("## Evaluation")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="file"):
+        write_card(tmp_path / "file", record(), SETTINGS, 384)
+
+
+def run_with_card(run: Path, text: str = MARKED) -> Path:
+    place = run / "best" / "README.md"
+    place.write_bytes(text.encode())
+    return place
+
+
+def test_the_card_says_what_the_report_says(tmp_path):
+    run = make_run(tmp_path / "run", sets=SETS)
+    keep_geometry(run, 0.3, -2.4)
+    place = run_with_card(run)
+    assert update_card(run) is None
+    text = place.read_text(encoding="utf-8")
+    assert writers.markdown(rows(run), "###", details=False).strip() in text
+    assert "65.00" in text
+    assert str(tmp_path) not in text
+
+
+def test_only_what_is_between_the_marks_is_changed(tmp_path):
+    run = make_run(tmp_path / "run", sets=SETS)
+    place = run_with_card(run)
+    before = model_digest(str(run)), folder_digest(run / "best")
+    assert update_card(run) is None
+    content = place.read_bytes()
+    assert content.startswith(b"# Mine\r\n\nBefore.\n\n" + BEGIN.encode())
+    assert content.endswith(END.encode() + b"\n\nAfter, without an end of line")
+    assert b"old" not in content
+    # The card is no part of the student: evaluations stay valid.
+    assert (model_digest(str(run)), folder_digest(run / "best")) == before
+    keep(run, "sts", report("run", "model", set_scores({"stsb": 61.0})), None)
+    assert update_card(run) is None
+    assert b"61.00" in place.read_bytes()
+    assert b"65.00" not in place.read_bytes()
+
+
+def test_a_knowledge_base_makes_no_other_model(tmp_path):
+    run = make_run(tmp_path / "run", sets=SETS)
+    before = folder_digest(run / "best")
+    (run / "best" / "knowledge_base").mkdir()
+    (run / "best" / "knowledge_base" / "header.json").write_text("{}")
+    assert folder_digest(run / "best") == before
+    (run / "best" / "knowledge.json").write_text("{}")
+    assert folder_digest(run / "best") != before
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["# Mine", "# Mine\n", f"{BEGIN}\nmine\n", f"{END}\nmine\n", f"{END}\nmine{BEGIN}\n"],
+    ids=["no marks", "a line", "no end", "no begin", "the wrong way round"],
+)
+def test_without_a_pair_of_marks_the_section_is_appended_once(text):
+    once = with_evaluation(text, "first")
+    assert once.startswith(text)
+    assert with_evaluation(once, "second") == once.replace("first", "second")
+
+
+def test_without_a_card_or_an_evaluation_nothing_is_written(tmp_path):
+    run = make_run(tmp_path / "run", sets=SETS)
+    assert update_card(run) is None
+    assert not (run / "best" / "README.md").exists()
+    bare = make_run(tmp_path / "bare")
+    place = run_with_card(bare)
+    assert update_card(bare) is None
+    assert place.read_bytes() == MARKED.encode()
+
+
+def test_a_card_that_cannot_be_read_is_named_and_left(tmp_path):
+    run = make_run(tmp_path / "run", sets=SETS)
+    place = run / "best" / "README.md"
+    place.write_bytes(b"\xff\xfe")
+    assert str(place) in str(update_card(run))
+    assert place.read_bytes() == b"\xff\xfe"
+
+
+class TestEvaluating:
+    @pytest.fixture
+    def bench(self, tmp_path, monkeypatch) -> Bench:
+        return Bench(tmp_path, monkeypatch)
+
+    def test_an_evaluation_that_is_kept_is_on_the_card_and_still_good(self, bench):
+        place = run_with_card(bench.run)
+        bench.evaluate(keep=False)
+        assert place.read_bytes() == MARKED.encode()
+        bench.evaluate()
+        bench.encoded()
+        assert "### sts" in place.read_text(encoding="utf-8")
+        bench.evaluate()
+        assert bench.encoded() == {}
+
+    def test_a_card_that_cannot_be_written_costs_a_note_only(self, bench, monkeypatch):
+        place = run_with_card(bench.run)
+
+        def refuse(step: str, path: Path) -> None:
+            if path.parent == place.parent:
+                raise OSError(errno.EROFS, "read-only")
+
+        monkeypatch.setattr(fsio, "on_write_step", refuse)
+        assert any(str(place) in note for note in bench.evaluate().notes)
+        assert place.read_bytes() == MARKED.encode()
