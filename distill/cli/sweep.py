@@ -157,9 +157,10 @@ def _print_plan(sweep: Sweep, out: Path, as_json: bool) -> None:
     from distill.sweep.run import look
 
     outcomes = [look(run) for run in plan_runs(sweep, out)]
+    shown = _telling([one.run.varied for one in outcomes])
     facts = [
         {
-            **one.run.varied,
+            **{key: one.run.varied[key] for key in shown},
             "seed": one.run.config.seed,
             "steps": one.run.steps,
             "status": one.status,
@@ -179,7 +180,7 @@ def _print_result(result: SweepResult, sweep: Sweep, out: Path, suite: str | Non
 
     from distill.sweep.run import LEADERBOARD, RUNS_TABLE
 
-    shown = [key for key in sweep.keys if len({row.varied[key] for row in result.rows}) > 1] or sweep.keys
+    shown = _telling([row.varied for row in result.rows])
     rows: list[dict[str, Any]] = []
     for row in result.rows:
         scores = {"dev": row.dev, **({suite: row.suite, "retention %": row.retention} if suite else {})}
@@ -204,6 +205,12 @@ def _print_result(result: SweepResult, sweep: Sweep, out: Path, suite: str | Non
     for name, error in failed.items():
         click.echo(f"failed: {name}: {error}")
     click.echo(f"written: {out / LEADERBOARD}, {out / RUNS_TABLE}")
+
+
+def _telling(varied: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the keys that differ between settings; all of them where none does."""
+    keys = list(varied[0]) if varied else []
+    return [key for key in keys if len({one[key] for one in varied}) > 1] or keys
 
 
 def _print(rows: Sequence[Mapping[str, object]], as_json: bool, title: str) -> None:

