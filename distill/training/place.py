@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distill.errors import ConfigError
-from distill.losses.registry import get_loss
 from distill.training.tracking import OnProgress, TrainProgress
 from embedcache.cache import Cache
 from embedcache.errors import MissingInputError
@@ -66,6 +65,7 @@ def open_place(
             )
         yield Place(Cache(config.cache), config.corpus)
         return
+    from distill.losses.registry import get_loss
     from embedcache.share.mirror import Mirror
 
     tell = on_progress or (lambda progress: None)

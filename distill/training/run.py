@@ -232,5 +232,5 @@ def _train(
 
 def _default_out(config: RunConfig, corpus: str) -> str:
     student = Path(config.student.spec).name if "/" in config.student.spec else config.student.spec
-    words = f"{corpus}-{student}-{config.loss.name}"
+    words = f"{corpus}-{student}-{config.loss.name.rpartition(':')[2]}"
     return default_folder(words)

@@ -19,7 +19,7 @@ from distill.losses.contrastive import CKDLoss, DisCoCKDLoss
 from distill.losses.log_sum_exp import log_sum_exp
 from distill.losses.pointwise import CosineLoss, MSELoss
 from distill.losses.queue_distribution import ConGenLoss, SEEDLoss
-from distill.losses.registry import get_loss, loss_names
+from distill.losses.registry import get_loss, loss_names, register_loss
 from distill.losses.relational import RKDLoss
 
 LOSSES = {name: get_loss(name) for name in loss_names()}
@@ -163,21 +163,6 @@ def test_rkd_of_identical_rows_has_finite_gradients(rows, alike):
         assert float(gradient.abs().max()) == 0
 
 
-def test_rkd_of_two_rows_knows_distances_only():
-    batch = draw_batch(1, 2, 4, 0)
-    # One distance is its own mean.
-    assert value(RKDLoss(), batch) == pytest.approx(0, abs=1e-6)
-    assert value(RKDLoss(), draw_batch(1, 3, 4, 0)) > 0.01
-
-
-def test_rkd_cares_neither_for_place_nor_for_size_nor_for_turning():
-    batch = draw_batch(1, 6, 4, 0)
-    turn = torch.linalg.qr(draw(4, 4, 9))[0]
-    moved = LossBatch.alone((3 * batch.targets @ turn + 5,), batch.targets)
-    assert value(RKDLoss(), moved) == pytest.approx(0, abs=1e-5)
-    assert value(RKDLoss(), batch) > 0.05
-
-
 @pytest.mark.parametrize("at_once", [1, 3, 100])
 @pytest.mark.parametrize("scale", [1.0, 200.0])
 def test_log_sum_exp_in_pieces_is_that_of_the_whole(monkeypatch, at_once, scale):
@@ -246,22 +231,6 @@ def test_processes_that_share_a_step_make_the_loss_of_the_whole(name, variant, p
         torch.testing.assert_close(torch.cat(found[view :: len(wanted)]), want)
 
 
-def test_other_rows_of_a_step_count_in_the_losses_that_say_so():
-    whole = draw_batch(2, 4, 3, 0)
-    own = LossBatch.alone(tuple(view[:2] for view in whole.students), whole.targets[:2])
-    part = LossBatch(own.students, own.targets, whole.targets)
-    for name, setting, differs in (
-        ("ckd", {}, True),
-        ("seed", {"variant": "code"}, True),
-        ("seed", {"variant": "paper"}, False),
-        ("disco-ckd", {}, False),
-        ("l2", {}, False),
-    ):
-        loss = made(name, 3, **setting)
-        push_some(loss, 3, [3], 1)
-        assert torch.allclose(loss(own), loss(part)) is not differs, (name, setting)
-
-
 def test_the_learned_temperature_starts_at_one_over_e_and_has_the_right_gradient():
     loss, batch = CKDLoss(5, queue=8), draw_batch(1, 4, 5, 0)
     past = push_some(loss, 5, [3], 1)
@@ -273,97 +242,6 @@ def test_the_learned_temperature_starts_at_one_over_e_and_has_the_right_gradient
     assert loss.logit_scale.grad is not None
     torch.testing.assert_close(loss.logit_scale.grad.double(), scale.grad, rtol=1e-4, atol=1e-6)
     assert abs(float(scale.grad)) > 1e-3
-
-
-@pytest.mark.parametrize("name", ["ckd", "disco-ckd", "seed", "congen"])
-def test_a_given_temperature_stays_and_is_no_parameter_to_train(name):
-    loss, batch = made(name, 5, queue=8, tau=0.1), draw_batch(LOSSES[name].views, 4, 5, 0)
-    push_some(loss, 5, [3], 1)
-    loss(batch).mean().backward()
-    assert [p for p in loss.parameters() if p.requires_grad] == []
-    assert all(p.grad is None for p in loss.parameters())
-    if name == "ckd":
-        assert loss.metrics()["tau"] == pytest.approx(0.1)
-
-
-@pytest.mark.parametrize(
-    ("name", "setting", "values"),
-    [
-        ("ckd", "tau", (0.05, 0.5)),
-        ("disco-ckd", "tau", (0.05, 0.5)),
-        ("seed", "tau", (0.05, 0.07)),
-        ("seed", "teacher_tau", (0.05, 0.2)),
-        ("seed", "variant", VARIANTS),
-        ("congen", "variant", VARIANTS),
-        ("congen", "alpha", (0.5, 0.6)),
-        ("rkd", "angle", (1.0, 2.0)),
-        ("rkd", "distance", (1.0, 2.0)),
-    ],
-)
-def test_a_setting_makes_another_loss(name, setting, values):
-    found = []
-    for one in values:
-        queue = {"queue": 6} if "queue" in LOSSES[name].defaults else {}
-        loss, batch = made(name, 4, **queue, **{setting: one}), draw_batch(LOSSES[name].views, 4, 4, 0)
-        push_some(loss, 4, [4, 4], 1)
-        loss.begin_step(batch.targets, rows_from(0, 4))
-        found.append(value(loss, batch))
-    assert abs(found[0] - found[1]) > 0.01
-
-
-def of_same_queue(*losses: DistillLoss) -> None:
-    for loss in losses:
-        push_some(loss, 4, [4, 2], 1)
-
-
-def test_congen_is_seed_of_the_first_view_at_alpha_one_and_of_the_second_at_zero():
-    batch = draw_batch(2, 4, 4, 0)
-    first, second = (LossBatch.alone((view,), batch.targets) for view in batch.students)
-    seed = made("seed", 4, tau=0.07, teacher_tau=0.1)
-    one, zero, half = (made("congen", 4, tau=0.07, teacher_tau=0.1, alpha=a) for a in (1.0, 0.0, 0.5))
-    of_same_queue(seed, one, zero, half)
-    torch.testing.assert_close(one(batch), seed(first))
-    torch.testing.assert_close(zero(batch), seed(second))
-    torch.testing.assert_close(half(batch), (seed(first) + seed(second)) / 2)
-    assert not torch.allclose(one(batch), zero(batch))
-    assert float(gradients(one(batch).mean(), batch)[1].abs().max()) == 0
-    assert float(gradients(zero(batch).mean(), batch)[0].abs().max()) == 0
-    assert float(gradients(zero(batch).mean(), batch)[1].abs().max()) > 1e-3
-
-
-def test_the_order_of_views_matters_where_they_do_not_count_the_same():
-    batch = draw_batch(2, 4, 4, 0)
-    turned = LossBatch.alone(batch.students[::-1], batch.targets)
-    for name, setting, differs in (
-        ("congen", {"alpha": 0.8}, True),
-        ("congen", {"alpha": 0.5}, False),
-        ("dual-l2", {}, False),
-        ("skd", {}, False),
-    ):
-        loss = made(name, 4, **setting)
-        of_same_queue(loss)
-        assert torch.allclose(loss(batch), loss(turned)) is not differs, (name, setting)
-
-
-def test_losses_of_two_views_are_not_each_other():
-    batch = draw_batch(2, 4, 4, 0)
-    dual, skd, congen = (made(name, 4) for name in ("dual-l2", "skd", "congen"))
-    of_same_queue(dual, skd, congen)
-    values = [value(loss, batch) for loss in (dual, skd, congen)]
-    assert min(abs(a - b) for i, a in enumerate(values) for b in values[:i]) > 0.01
-    same = LossBatch.alone((batch.students[0],) * 2, batch.targets)
-    torch.testing.assert_close(dual(same), skd(same))
-
-
-def test_disco_ckd_is_not_ckd_but_for_a_single_row():
-    loss, disco = made("ckd", 4, tau=0.2), made("disco-ckd", 4, tau=0.2)
-    of_same_queue(loss, disco)
-    several, alone = draw_batch(1, 4, 4, 0), draw_batch(1, 1, 4, 0)
-    # The rest of the batch are negatives of every row of the one.
-    more = (loss(several) - disco(several)).detach()
-    assert float(more.min()) > 0.001
-    assert float(more.max()) > 1
-    torch.testing.assert_close(loss(alone), disco(alone))
 
 
 @pytest.mark.parametrize("name", ["ckd", "disco-ckd"])
@@ -428,26 +306,6 @@ def test_nothing_on_the_queue_carries_gradients(name):
     assert all(view.grad is not None for view in batch.students)
 
 
-def test_the_length_of_vectors_matters_to_mse_alone():
-    batch = draw_batch(2, 4, 4, 0)
-    longer = LossBatch.alone(tuple(3 * view for view in batch.students), 2 * batch.targets)
-    for name in OF_VECTORS:
-        loss = made(name, 4)
-        of_same_queue(loss)
-        few, many = (
-            LossBatch.alone(one.students[: LOSSES[name].views], one.targets) for one in (batch, longer)
-        )
-        same = torch.allclose(loss(few), loss(many), rtol=1e-4, atol=1e-5)
-        assert same is (name not in ("mse", "lrn-kd")), name
-
-
-def test_for_unit_vectors_cosine_is_half_the_width_times_mse_and_half_of_l2():
-    student, teacher = (torch.nn.functional.normalize(draw(6, 8, seed), dim=1) for seed in (0, 1))
-    batch = LossBatch.alone((student,), teacher)
-    torch.testing.assert_close(CosineLoss()(batch), 4 * MSELoss()(batch))
-    torch.testing.assert_close(CosineLoss()(batch), made("l2", 8)(batch) / 2)
-
-
 @pytest.mark.parametrize("name", ["disco-ckd", "seed", "congen"])
 def test_losses_that_compare_with_a_queue_refuse_to_be_without(name):
     with pytest.raises(ConfigError, match=r"loss\.queue"):
@@ -490,10 +348,58 @@ def test_the_registry_says_of_each_loss_what_its_class_says(name):
             loss(batch)
 
 
-def test_the_settings_reach_the_loss():
-    loss = made("ckd", 8, tau=0.1, queue=3)
-    assert isinstance(loss, CKDLoss)
-    assert loss.queue.vectors.shape == (3, 8)
-    congen = made("congen", 8, tau=0.1, teacher_tau=0.2, alpha=0.3, queue=7, variant="code")
-    assert (congen.tau, congen.teacher_tau, congen.alpha, congen.variant) == (0.1, 0.2, 0.3, "code")
-    assert congen.queue.size == 7
+OUTSIDE = """
+from typing import Annotated
+
+from torch import Tensor
+
+from distill.losses.base import DistillLoss, LossBatch
+
+
+class Scaled(DistillLoss):
+    '''Squared distance, scaled.'''
+
+    def __init__(self, dimension: int, *, factor: Annotated[float, "scale"] = 2.0) -> None:
+        super().__init__()
+        self.factor = factor / dimension
+
+    def forward(self, batch: LossBatch) -> Tensor:
+        return self.factor * (batch.students[0] - batch.targets).square().sum(dim=1)
+
+
+text = "no loss"
+"""
+
+
+@pytest.mark.parametrize("form", ["file", "module"])
+def test_a_loss_outside_the_package_is_named_by_its_place(tmp_path, monkeypatch, form):
+    (tmp_path / "outside_loss.py").write_text(OUTSIDE)
+    monkeypatch.syspath_prepend(tmp_path)
+    place = str(tmp_path / "outside_loss.py") if form == "file" else "outside_loss"
+    loss, batch = get_loss(f"{place}:Scaled"), draw_batch(1, 3, 4, 0)
+    assert loss.summary == "Squared distance, scaled."
+    assert loss.settings({"factor": 1}, 100) == {"factor": 1.0}
+    torch.testing.assert_close(made(f"{place}:Scaled", 4)(batch), 2 * MSELoss()(batch))
+    assert get_loss(f"{place}:Scaled").make_from is loss.make_from
+    with pytest.raises(ConfigError, match=r"loss\.speed"):
+        loss.settings({"speed": 1}, 100)
+    for wrong in ("text", "Missing"):
+        with pytest.raises(ConfigError, match=wrong):
+            get_loss(f"{place}:{wrong}")
+
+
+@pytest.mark.parametrize("name", ["mes", "nowhere_at_all:Loss", "./nowhere.py:Loss"])
+def test_an_unknown_loss_is_refused(name):
+    with pytest.raises(ConfigError, match="mse" if name == "mes" else "nowhere"):
+        get_loss(name)
+
+
+def test_a_name_is_registered_once():
+    with pytest.raises(ConfigError, match="mse"):
+        register_loss("mse", summary="another")(CosineLoss)
+
+
+def test_a_given_temperature_is_not_trained():
+    loss = made("ckd", 5, queue=8, tau=0.1)
+    assert not any(parameter.requires_grad for parameter in loss.parameters())
+    assert loss.metrics()["tau"] == pytest.approx(0.1)

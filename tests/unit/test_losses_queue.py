@@ -55,32 +55,6 @@ def test_contents_after_each_step_are_those_worked_out_by_hand():
     assert int(queue.filled) == len(queue) == 4
 
 
-def test_a_queue_that_starts_full_loses_its_first_rows_first():
-    queue = TeacherQueue(5, 2)
-    push(queue, 1, 2, 3)
-    push(queue, 4, 5)
-    assert held(queue) == [1, 2, 3, 4, 5]
-    assert int(queue.pointer) == 0
-    push(queue, 6, 7)
-    assert held(queue) == [6, 7, 3, 4, 5]
-
-
-def test_of_a_batch_larger_than_the_queue_the_last_rows_stay():
-    queue = TeacherQueue(4, 2)
-    push(queue, 1)
-    push(queue, 2, 3, 4, 5, 6, 7)
-    assert sorted(held(queue)) == [4, 5, 6, 7]
-    push(queue, 8)
-    assert sorted(held(queue)) == [5, 6, 7, 8]
-
-
-def test_a_queue_without_room_stays_empty():
-    queue = TeacherQueue(0, 2)
-    push(queue, 1, 2)
-    assert held(queue) == []
-    assert queue.content().shape == (0, 2)
-
-
 @given(size=st.integers(0, 6), batches=st.lists(st.integers(0, 9), max_size=8))
 @settings(max_examples=60, deadline=None)
 def test_it_holds_the_last_rows_whatever_the_batches(size, batches):
