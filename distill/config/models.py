@@ -224,9 +224,11 @@ class RunEvaluationConfig(EvaluationConfig):
     rows: list[str] | None = setting(
         None, "of a classifier's --dev: rows such as split=dev", option="--dev-rows", metavar="COLUMN=VALUE"
     )
-    text: str | None = setting(None, "of a classifier's --dev: column of the text; default: the corpus's")
-    text2: str | None = setting(None, "the same of the second text of pairs")
-    label: str | None = setting(None, "the same of the label")
+    text: str | None = setting(
+        None, "of a classifier's --dev: column of the text; default: the corpus's", option="--dev-text"
+    )
+    text2: str | None = setting(None, "the same of the second text of pairs", option="--dev-text2")
+    label: str | None = setting(None, "the same of the label", option="--dev-label")
 
     @property
     def of_labelled(self) -> list[str]:

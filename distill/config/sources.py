@@ -174,15 +174,21 @@ def keyword_options(model: type[BaseModel], settings: Mapping[str, object]) -> d
         settings: short names (``lr``), dotted keys, or groups (``loss={"name": "ckd", "tau": 0.1}``).
 
     Raises:
-        ConfigError: naming a keyword that is unknown, and the nearest.
+        ConfigError: naming every keyword that is unknown, and the nearest.
     """
     options: dict[str, object] = {}
+    problems: list[ConfigError] = []
     for name, value in settings.items():
         path = str(value) if isinstance(value, Path) else value
         if isinstance(value, Mapping) and name in model.model_fields:
             options |= {f"{name}.{inner}": one for inner, one in value.items()}
-        else:
+            continue
+        try:
             options[full_key(model, name)] = path
+        except ConfigError as error:
+            problems.append(error)
+    if problems:
+        raise ConfigError.joined(problems)
     return options
 
 
