@@ -36,23 +36,23 @@ Found: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 
 class IndexSettings(BaseModel):
-    """Settings of a graph, as the header of a knowledge base holds them."""
+    """Settings of a graph, as the header of a knowledge base holds them.
+
+    Attributes:
+        m: links of a row per level, twice as many on the lowest.
+        ef_construction: candidates examined to link a row.
+        ef_search: candidates examined in a search; None: to be measured.
+        codec: storage of vectors.
+        is_settled: ``ef_search`` was measured, and is again after rows are added.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    m: int = Field(
-        default=48, ge=2, le=1024, description="Links of a row per level, twice as many on the lowest."
-    )
-    ef_construction: int = Field(
-        default=400, ge=1, le=10**7, description="Candidates examined to link a row."
-    )
-    ef_search: int | None = Field(
-        default=None, ge=1, le=10**7, description="Candidates examined in a search; None: to be measured."
-    )
-    codec: Codec = Field(default="float16", description="Storage of vectors.")
-    is_settled: bool = Field(
-        default=False, description="``ef_search`` was measured; it is again after an add."
-    )
+    m: int = Field(default=48, ge=2, le=1024)
+    ef_construction: int = Field(default=400, ge=1, le=10**7)
+    ef_search: int | None = Field(default=None, ge=1, le=10**7)
+    codec: Codec = "float16"
+    is_settled: bool = False
 
 
 @dataclass(frozen=True)

@@ -48,17 +48,23 @@ _SAMPLE_STREAM = 2**31 - 4
 
 
 class ProjectionSettings(BaseModel):
-    """Training of the map; the defaults are those of ReAugKD, appendix A.2."""
+    """Training of the map; the defaults are those of ReAugKD, appendix A.2.
+
+    Attributes:
+        tau: temperature of the loss.
+        batch_size: rows per step.
+        lr: learning rate of AdamW, constant.
+        epochs: passes over the rows.
+        seed: seed of the initial map and of the order of rows.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    tau: float = Field(default=0.07, gt=0, le=1e9, description="Temperature of the loss.")
-    batch_size: int = Field(default=512, gt=1, le=10**9, description="Rows per step.")
-    lr: float = Field(default=2e-5, gt=0, le=1e9, description="Learning rate of AdamW, constant.")
-    epochs: int = Field(default=3, gt=0, le=10**9, description="Passes over the rows.")
-    seed: int = Field(
-        default=0, ge=0, le=10**9, description="Seed of the initial map and of the order of rows."
-    )
+    tau: float = Field(default=0.07, gt=0, le=1e9)
+    batch_size: int = Field(default=512, gt=1, le=10**9)
+    lr: float = Field(default=2e-5, gt=0, le=1e9)
+    epochs: int = Field(default=3, gt=0, le=10**9)
+    seed: int = Field(default=0, ge=0, le=10**9)
 
 
 @dataclass(frozen=True)
