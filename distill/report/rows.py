@@ -170,48 +170,6 @@ def rows(places: str | Path | Iterable[str | Path], suites: Sequence[str] = ()) 
     return [*_teachers(entries), *sorted(students, key=lambda row: _rank(row, ranked_by))]
 
 
-def of_evaluations(evaluations: Sequence[Evaluation]) -> list[Row]:
-    """Return a row for each model of some evaluations, and one for the mean of each group of seeds."""
-    models = {facts.name: facts for one in evaluations for facts, _ in one.models}
-    groups: dict[str, list[str]] = {name: [name] for name in models}
-    for name, facts in models.items():
-        if facts.setting is not None and facts.run is not None:
-            groups.setdefault(f"setting {facts.setting}", []).append(name)
-    found = []
-    for key, names in groups.items():
-        several = key not in models
-        if several and len({models[name].seed for name in names}) < 2:
-            continue
-        first = models[names[0]]
-        shared = _shared_name([Path(models[name].run or name) for name in names]) if several else first.name
-        suites, notes = {}, list[str]()
-        for one in evaluations:
-            there = {facts.name: result for facts, result in one.models if facts.name in names}
-            if there:
-                is_teacher = first.name == one.teacher
-                pairs = [
-                    (result, None if is_teacher else one.retention(name)) for name, result in there.items()
-                ]
-                suites[one.suite] = _suite_scores(pairs)
-                notes += (
-                    []
-                    if several
-                    else [*next(iter(there.values())).notes, *marks(one.suite, there[first.name])]
-                )
-        found.append(
-            Row(
-                f"{shared}: mean of {len(names)} seeds" if several else shared,
-                is_teacher=first.role == "teacher",
-                seeds=tuple(seed for name in names if (seed := models[name].seed) is not None),
-                parameters=first.parameters,
-                megabytes=first.megabytes,
-                suites=suites,
-                notes=tuple(dict.fromkeys(notes)),
-            )
-        )
-    return found
-
-
 def main_suite(rows: Sequence[Row], suites: Sequence[str] | None = None) -> str | None:
     """Return the first suite with a figure that rows are ranked by; None where there is none."""
     return next((name for name in suites or suites_of(rows) if any(row.headline(name) for row in rows)), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from distill.evaluation.result import AVERAGE
 from distill.report.rows import LATENCY, Row, Score, SuiteScores, main_suite, suites_of
 
 NOTHING = "–"  # noqa: RUF001 - stands where nothing is known
@@ -30,7 +31,8 @@ class Table:
 
 def summary(rows: Sequence[Row], suites: Sequence[str] = ()) -> Table:
     """Return one row per student and teacher: figures of every suite, size, and the paper's figure."""
-    shown = [name for name in suites or suites_of(rows) if any(row.headline(name) for row in rows)]
+    ranked = [name for name in suites or suites_of(rows) if any(row.headline(name) for row in rows)]
+    shown = [name for name in ranked if name != LATENCY]  # which has a column of speeds
     main = main_suite(rows, suites or None)
     # A column that no row fills is not shown, but for the suite that rows are ranked by.
     columns = {"name": [_name(row) for row in rows]}
@@ -68,11 +70,9 @@ def of_suite(rows: Sequence[Row], suite: str) -> Table:
     sets: dict[str, Score] = {}
     for row in there:
         sets |= {name: score for name, score in row.suites[suite].sets.items() if name not in sets}
-    whole = any(row.headline(suite) for row in there)
+    whole = any((main := row.headline(suite)) and main.measure == AVERAGE for row in there)
     digits = 2 if whole else None
-    heads = [
-        f"{name} ({one.measure})" if one.measure else name.replace("_", " ") for name, one in sets.items()
-    ]
+    heads = [f"{name} ({one.measure})" if whole else name.replace("_", " ") for name, one in sets.items()]
     cells = []
     for row in there:
         found = row.suites[suite]

@@ -237,6 +237,7 @@ def test_speeds_are_those_of_the_latency_suite_alone(tmp_path):
     for run in runs:
         keep_latency(run, 2.0)
     assert cells(rows(tmp_path), "l2")["sentences/s"] == "500"
+    assert "latency" not in summary(rows(tmp_path)).columns
     assert "Retention over speed" in page(rows(tmp_path))
 
 
