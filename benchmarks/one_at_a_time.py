@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from distill.evaluation.model import load_model
-from distill.evaluation.sts import read_pairs
+from distill.evaluation.old_sts import read_pairs
 
 _WARM_UP = 10
 

@@ -150,6 +150,7 @@ def run_demo(
     from distill.cli.evaluate import table_console
     from distill.cli.progress import print_run, train_progress
     from distill.evaluation.runner import evaluate
+    from distill.evaluation.table import render
     from distill.training.run import run
     from embedcache.cli.build import print_build
     from embedcache.cli.progress import show_progress
@@ -190,7 +191,7 @@ def run_demo(
     print_run(trained)
 
     console.rule("4  student beside teacher, on sentences held out of training")
-    table_console().print(evaluate(trained.folder, suite="fidelity", cache=cache).table())
+    table_console().print(render([evaluate(trained.folder, suite="fidelity", cache=cache)]))
 
     console.rule(f"done in {(time.perf_counter() - started) / 60:.1f} minutes")
     console.print(f"The student lies in {trained.best}. What to type next:")

@@ -9,9 +9,8 @@ import click
 
 from distill.cli.evaluate import ALL, table_console
 from distill.cli.ticker import watched
-from distill.evaluation.suites import SUITES
 
-_DRAWS = 2000  # as distill.evaluation.comparison.DRAWS, which loads numpy
+_DRAWS = 2000  # as distill.evaluation.stats.DRAWS_OF_COMPARISON, which loads numpy
 
 
 @click.command("compare")
@@ -20,7 +19,7 @@ _DRAWS = 2000  # as distill.evaluation.comparison.DRAWS, which loads numpy
 @click.option(
     "--suite",
     "suites",
-    type=click.Choice([*SUITES, ALL]),
+    metavar="NAME",
     multiple=True,
     default=["sts"],
     show_default=True,
@@ -72,32 +71,55 @@ def compare_command(
 
     Models are named as for 'distill eval'. What a run's folder keeps of an evaluation is not encoded again.
     """
-    from distill.evaluation.comparison import compare
+    from dataclasses import asdict
+
+    from distill.errors import DataError
+    from distill.evaluation.runner import evaluate_suites
+    from distill.evaluation.stats import compare
 
     if ALL in suites and len(suites) > 1:
         raise click.UsageError(f"--suite {ALL} means every suite: give it alone")
     with watched("") as progress:
-        found = compare(
-            a,
-            b,
-            suites=None if ALL in suites else suites,
+        found = evaluate_suites(
+            [a, b],
+            None if ALL in suites else suites,
             data=data,
+            beside_teacher=False,
+            contamination=not no_contamination,
             device=device,
             compute_dtype=compute_dtype,
-            draws=bootstrap,
-            seed=seed,
-            contamination=not no_contamination,
+            keep=True,
             again=again,
             progress=progress,
         )
+    if len(found[0].models) != 2:
+        raise DataError(f"{a} would be compared with itself, or a folder of runs is given: name two models")
+    compared = {
+        one.suite: compare(one.models[0][1], one.models[1][1], bootstrap, seed)
+        for one in found
+        if ALL not in suites or one.models[0][1].headline == "average"
+    }
+    names = [facts.name for facts, _ in found[0].models]
+    notes = list(dict.fromkeys(note for one in found for note in one.notes))
+    facts = {
+        "a": names[0],
+        "b": names[1],
+        "draws": bootstrap,
+        "correction": "holm, over the sets of a suite",
+        "suites": [
+            {"suite": suite, "sets": [{**asdict(row), "verdict": row.verdict} for row in rows]}
+            for suite, rows in compared.items()
+        ],
+        "notes": notes,
+    }
     if out is not None:
         from embedcache.fsio import write_json
 
-        write_json(out, found.to_json())
+        write_json(out, facts)
     if as_json:
-        click.echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
+        click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
         return
     from distill.report.compare import comparison_tables
     from distill.report.writers import terminal_tables
 
-    table_console().print(terminal_tables(comparison_tables(found), found.notes))
+    table_console().print(terminal_tables(comparison_tables(names[0], names[1], compared, bootstrap), notes))

@@ -100,12 +100,11 @@ def _recipes() -> Table:
 
 
 def _suites() -> Table:
-    from distill.evaluation.suite_files import SUITE_FILES
-    from distill.evaluation.suites import SUITES
+    from distill.evaluation.task import suites
 
     rows, facts = [], {}
-    for name, suite in SUITES.items():
-        files = [f"{file.stem}.tsv: {', '.join(file.columns)}" for file in SUITE_FILES[name]]
+    for name, suite in suites().items():
+        files = [f"{file.stem}.tsv: {', '.join(file.columns)}" for file in suite.files]
         rows.append((name, "\n".join([suite.summary, *(f"  {line}" for line in files)])))
         facts[name] = {"summary": suite.summary, "files": files}
     return ("suite", "measures; files of --data and their columns"), rows, facts

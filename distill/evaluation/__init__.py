@@ -7,31 +7,22 @@ from typing import TYPE_CHECKING
 from embedcache.lazy import lazy_attributes
 
 if TYPE_CHECKING:
-    from distill.evaluation.evaluated_model import EvaluatedModel
-    from distill.evaluation.model import load_model
-    from distill.evaluation.result import EvaluationResult, ModelReport
+    from distill.evaluation.models import Model
+    from distill.evaluation.result import Evaluation, Figure, SuiteResult
     from distill.evaluation.runner import evaluate, evaluate_suites
-    from distill.evaluation.suites import SUITES
+    from distill.evaluation.task import register_suite
 
-__all__ = [
-    "SUITES",
-    "EvaluatedModel",
-    "EvaluationResult",
-    "ModelReport",
-    "evaluate",
-    "evaluate_suites",
-    "load_model",
-]
+__all__ = ["Evaluation", "Figure", "Model", "SuiteResult", "evaluate", "evaluate_suites", "register_suite"]
 
 __getattr__ = lazy_attributes(
     __name__,
     {
-        "EvaluatedModel": "distill.evaluation.evaluated_model:EvaluatedModel",
-        "EvaluationResult": "distill.evaluation.result:EvaluationResult",
-        "ModelReport": "distill.evaluation.result:ModelReport",
-        "SUITES": "distill.evaluation.suites:SUITES",
+        "Evaluation": "distill.evaluation.result:Evaluation",
+        "Figure": "distill.evaluation.result:Figure",
+        "Model": "distill.evaluation.models:Model",
+        "SuiteResult": "distill.evaluation.result:SuiteResult",
         "evaluate": "distill.evaluation.runner:evaluate",
         "evaluate_suites": "distill.evaluation.runner:evaluate_suites",
-        "load_model": "distill.evaluation.model:load_model",
+        "register_suite": "distill.evaluation.task:register_suite",
     },
 )

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from distill.errors import DataError
-from distill.evaluation.task import Items, Progress, silent
-from distill.evaluation.testset import read_test_file
+from distill.evaluation.files import read_rows
+from distill.evaluation.models import Progress, silent
+from distill.evaluation.task import Items
 from distill.layout import CONFIG
 from distill.record import RunRecord, read_record
 from embedcache.corpus.folding import fold
@@ -201,4 +202,4 @@ def _selection_pairs(run: Path, record: RunRecord, config: dict[str, Any]) -> li
         return []
     if not Path(path).is_file() or (record.dev is not None and sha256_file(Path(path)) != record.dev.sha256):
         raise DataError(f"{run}: development set {path} is missing or has changed; leave out --contamination")
-    return list(read_test_file(path, ("sentence1", "sentence2")).rows)
+    return list(read_rows(Path(path), ("sentence1", "sentence2")).rows)

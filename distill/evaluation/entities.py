@@ -7,7 +7,7 @@ several splits (``test,train``) is one of them. The catalogue is always the whol
 
 Figures, times 100: Recall@1 (the set's figure), @5 and @10, which are the share of queries for which *any*
 of the right entities is among the first k, and the mean reciprocal rank. Ties:
-:mod:`distill.evaluation.ranking`.
+:mod:`distill.evaluation.old_ranking`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 
 from distill.errors import DataError
+from distill.evaluation.old_ranking import Standing
 from distill.evaluation.ranked import Measure, RankedSet, RankedTask, build_set, read_texts
-from distill.evaluation.ranking import Standing
 from distill.evaluation.tasks import NotThereError, Request
 from distill.evaluation.testset import find_test_file, read_test_file, stems_of
 

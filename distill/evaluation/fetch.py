@@ -21,8 +21,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from distill.errors import DataError, DistillError, FetchError
+from distill.evaluation.files import find_file
 from distill.evaluation.source_tables import Table, tables_of
-from distill.evaluation.testset import find_test_file
 from embedcache.fsio import TEMPORARY_PREFIX, make_directory, sha256_file, write_bytes
 
 LEDGER = "SOURCES.json"
@@ -114,7 +114,7 @@ def read_records(folder: Path) -> dict[str, dict[str, Any]]:
 def _fetch(
     table: Table, folder: Path, records: dict[str, Any], store: _Downloads, force: bool, accept_changed: bool
 ) -> Fetched:
-    before = find_test_file(folder, table.stem)
+    before = find_file(folder, table.stem)
     record = records.get(table.file, {})
     if before is not None and not force:
         digest = _table_digest(before)

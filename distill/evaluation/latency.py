@@ -1,315 +1,213 @@
-"""Latency: how fast a model is on a CPU, one sentence at a time, and what memory it takes.
+"""Latency: speed and memory of a model on a CPU, after SimTDE's protocol.
 
-The protocol of SimTDE: all sentences of STS-B test, 2 x 1379, in the file's order, one a call, on the CPU;
-mean of three passes, after a warm-up that is not counted. Beside it three passes in batches of 32, and the
-memory that loading and running the model added to its process.
-
-Each model is timed in a process of its own that does nothing else, by what its user would call:
-``SentenceTransformer.encode`` of its folder in float32, or ``onnxruntime`` on an export. Both include
-tokenising. A model that is in memory only is timed where it is, by its own encoder. The number of threads is
-that of the cores this process may use, or ``OMP_NUM_THREADS``. ``--device`` and ``--compute-dtype`` do not
-matter here.
-
-Read is ``stsb_test.tsv``, laid out as for the ``sts`` suite. This takes minutes for each model, so the suite
-runs only when it is named. Nothing else should be running on the machine meanwhile.
+All sentences of STS-B test, 2 x 1379, in the file's order, one a call; mean of three passes after a warm-up.
+Then three passes in batches of 32, and the memory that loading and running the model added. Each model runs
+in a separate process, by what its user would call: ``SentenceTransformer.encode`` in float32, or
+``onnxruntime``; tokenising is included. ``OMP_NUM_THREADS`` sets the threads, else all cores are used.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import platform
 import subprocess
 import sys
-import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import distill
+import numpy as np
+
 from distill.errors import DataError
-from distill.evaluation.encoding import Progress
-from distill.evaluation.evaluated_model import EvaluatedModel
-from distill.evaluation.spread import Score
-from distill.evaluation.stopwatch import Timing, measure
-from distill.evaluation.sts import read_pairs
-from distill.evaluation.tasks import NotThereError, Request, Subject
-from distill.evaluation.testset import describe_skipped, find_test_file
-from distill.evaluation.threads import cpu_threads
+from distill.evaluation.files import PAIR_COLUMNS, require_folder, skipped_note
+from distill.evaluation.geometry import read_stsb
+from distill.evaluation.models import Encode, cpu_threads, processor
+from distill.evaluation.result import Figure, SuiteResult
+from distill.evaluation.task import SuiteFile, SuiteOptions, register_suite
 
-PASSES = 3
-"""Passes over all sentences; the figure is their mean."""
+PASSES, BATCH_SIZE = 3, 32
+WARM_UP = 50
+"""Sentences encoded before the clock starts."""
 
-BATCH_SIZE = 32
-"""Sentences of a batch, where they come in batches."""
+SPEED, BATCH_SPEED = "batch_1_sentences_per_second", f"batch_{BATCH_SIZE}_sentences_per_second"
+"""Figures of sentences a second, one at a time and in batches."""
 
-SPEED = "batch_1_sentences_per_second"
-"""What the JSON of the scores calls the sentences a second, one at a time."""
+_KILOBYTES_PER_MEGABYTE = 1e3 / 1.024  # the kernel's kB are 1024 bytes, a megabyte is 10^6
 
-BATCH_SPEED = f"batch_{BATCH_SIZE}_sentences_per_second"
-"""What it calls those in batches."""
-
-_FILE = "stsb_test"
+Call = Callable[[Sequence[str], int], object]
+"""Encodes texts in batches of a size."""
 
 
-@dataclass(frozen=True)
-class LatencyScores:
-    """How fast one model was.
-
-    Attributes:
-        timing: what was measured.
-        sentences: sentences of a pass.
-        runtime: what ran the model.
-    """
-
-    timing: Timing
-    sentences: int
-    runtime: str
-
-    @property
-    def headline(self) -> None:
-        """None: a share of the teacher's speed is not a share of its quality."""
-
-    @property
-    def seconds(self) -> float:
-        """Mean seconds of a pass, one sentence at a time."""
-        return sum(self.timing.single) / len(self.timing.single)
-
-    @property
-    def batch_seconds(self) -> float:
-        """Mean seconds of a pass in batches."""
-        return sum(self.timing.batch) / len(self.timing.batch)
-
-    def to_json(self) -> dict[str, object]:
-        """Return seconds, percentiles in milliseconds, sentences per second and the peak of memory in MB.
-
-        ``passes_std`` holds the standard deviation of the passes' seconds, one at a time and in batches.
-        """
-        timing = self.timing
-        peak = timing.peak_megabytes
-        passes = (Score.of(timing.single), Score.of(timing.batch))
-        return {
-            "runtime": self.runtime,
-            "batch_1_seconds": round(self.seconds, 3),
-            "batch_1_passes": [round(seconds, 3) for seconds in timing.single],
-            SPEED: round(self.sentences / self.seconds, 1),
-            "batch_1_ms_p50": round(timing.text_p50_ms, 3),
-            "batch_1_ms_p95": round(timing.text_p95_ms, 3),
-            f"batch_{BATCH_SIZE}_passes": [round(seconds, 3) for seconds in timing.batch],
-            BATCH_SPEED: round(self.sentences / self.batch_seconds, 1),
-            "passes_std": [None if one is None or one.std is None else round(one.std, 4) for one in passes],
-            "peak_memory_megabytes": None if peak is None else round(peak, 1),
-        }
-
-    def rows(self) -> list[tuple[str, dict[str, str]]]:
-        """Return nothing: the summary says it all."""
-        return []
-
-    def figures(self) -> dict[str, float | None]:
-        """Return the figures of a table as numbers."""
-        return {
-            "s a pass": self.seconds,
-            "ms p50": self.timing.text_p50_ms,
-            "ms p95": self.timing.text_p95_ms,
-            "1: sent./s": self.sentences / self.seconds,
-            f"{BATCH_SIZE}: sent./s": self.sentences / self.batch_seconds,
-            "peak MB": self.timing.peak_megabytes,
-        }
-
-    def summary(self) -> dict[str, str]:
-        """Return the figures of a table, the seconds with their standard deviation over passes."""
-        peak = self.timing.peak_megabytes
-        return {
-            "s a pass": str(Score.of(self.timing.single)),
-            "ms p50": f"{self.timing.text_p50_ms:.2f}",
-            "ms p95": f"{self.timing.text_p95_ms:.2f}",
-            "1: sent./s": f"{self.sentences / self.seconds:,.0f}",
-            f"{BATCH_SIZE}: sent./s": f"{self.sentences / self.batch_seconds:,.0f}",
-            "peak MB": "-" if peak is None else f"{peak:,.0f}",
-        }
-
-
-@dataclass(frozen=True)
-class LatencyTask:
-    """The sentences that models are timed on.
-
-    Attributes:
-        path: the file.
-        sentences: both sides of every pair, in the file's order.
-        skipped: rows left out, by reason.
-        threads: threads of a model.
-        progress: called with (what is done, sentences done, sentences in all), each pass's counted.
-    """
-
-    path: Path
-    sentences: Sequence[str]
-    skipped: Counter[str]
-    threads: int
-    progress: Progress
-    needs_teacher: ClassVar[bool] = False
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """The file."""
-        return (self.path,)
-
-    @property
-    def settings(self) -> dict[str, object]:
-        """The machine: what was timed elsewhere says nothing about here."""
-        return {"threads": self.threads, "processor": _processor()}
-
-    @property
-    def facts(self) -> dict[str, object]:
-        """The file, how much is timed, and on what."""
-        return {
-            "data": str(self.path),
-            "sentences": len(self.sentences),
-            "passes": PASSES,
-            "threads": self.threads,
-            "processor": _processor(),
-        }
-
-    @property
-    def notes(self) -> list[str]:
-        """What was timed and where."""
-        what = f"{len(self.sentences)} sentences one at a time, mean of {PASSES} passes"
-        where = f"on a CPU with {self.threads} threads: {_processor()}"
-        notes = [f"{what}, {where}; whatever else ran on the machine is in these figures"]
-        if self.skipped:
-            notes.append(f"{sum(self.skipped.values())} rows skipped ({describe_skipped(self.skipped)})")
-        return notes
-
-    def texts(self) -> Sequence[str]:
-        """Return nothing: models are run, their vectors are not looked at."""
-        return ()
-
-    def score(self, subject: Subject, notes: list[str]) -> LatencyScores:
-        """Time one model; one whose vectors only are cached is loaded for it.
-
-        Raises:
-            DataError: if it cannot be run.
-        """
-        model = subject.model.whole() if subject.model.whole is not None else subject.model
-        name = f"time {subject.model.name}"
-
-        def told(done: int) -> None:
-            self.progress(name, done, 2 * PASSES * len(self.sentences))
-
-        told(0)
-        if model.source is None:
-            notes.append(
-                f"{subject.model.name} is in memory only: timed by its own encoder, beside whatever else "
-                "this process holds; its memory is not known"
-            )
-            timing = measure(_sliced(model), self.sentences, passes=PASSES, batch_size=BATCH_SIZE, told=told)
-            return LatencyScores(timing, len(self.sentences), "encoder in memory")
-        timing = self._in_own_process(model, model.source, told)
-        runtime = "onnxruntime" if model.contract is None else "sentence-transformers"
-        return LatencyScores(timing, len(self.sentences), runtime)
-
-    def _in_own_process(self, model: EvaluatedModel, source: Path, told: Callable[[int], None]) -> Timing:
+@register_suite(
+    "latency",
+    summary="seconds and memory on a CPU, one sentence at a time and in batches, on STS-B test",
+    files=[SuiteFile("stsb_test", PAIR_COLUMNS, ("STS-B",))],
+    options=("machine",),
+    on_request=True,
+)
+def latency(encode: Encode, data: Path, options: SuiteOptions) -> SuiteResult:
+    """Time one model; one whose vectors are cached is loaded for it."""
+    sts = read_stsb(require_folder(data, "latency"), "stsb_test")
+    sentences = [text for pair in sts.pairs for text in pair]
+    model, threads = options.model, cpu_threads()
+    options.progress(f"time {model.name if model else 'encoder'}", 0, 0)
+    if model is None or model.source is None:
+        # Its encoder: encode of a model remembers vectors.
+        call = encode if model is None else model.encoder
+        timing, runtime = (
+            measure(lambda texts, size: _sliced(call, texts, size), sentences),
+            "encoder in memory",
+        )
+    else:
+        contract = model.contract()
         job = {
-            "source": str(source.absolute()),
-            "contract": None if model.contract is None else model.contract.to_json(),
-            "texts": list(self.sentences),
-            "passes": PASSES,
-            "batch_size": BATCH_SIZE,
-            "threads": self.threads,
+            "source": str(model.source.absolute()),
+            "contract": None if contract is None else contract.to_json(),
+            "texts": sentences,
+            "threads": threads,
         }
-        environment = {
-            **os.environ,
-            "OMP_NUM_THREADS": str(self.threads),
-            "CUDA_VISIBLE_DEVICES": "",
-            "TOKENIZERS_PARALLELISM": "false",
-        }
-        # A file for what is said on standard error: nobody reads it while the process runs.
-        with (
-            tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said,
-            subprocess.Popen(
-                [sys.executable, "-m", "distill.evaluation.stopwatch"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=said,
-                text=True,
-                encoding="utf-8",
-                env=environment,
-                # Python looks for packages in its folder first: here, not where the user happens to be.
-                cwd=Path(str(distill.__file__)).parents[1],
-            ) as process,
-        ):
-            try:
-                timing = _listen(process, json.dumps(job), told, model.name)
-            finally:
-                process.kill()
-            if timing is not None:
-                return timing
-            said.seek(0)
-            last = (said.read().strip().splitlines() or ["no message"])[-1]
-        raise DataError(f"{model.name} cannot be timed, its process broke off: {last}")
+        timing, runtime = (
+            _in_process(job, model.name),
+            "onnxruntime" if contract is None else "sentence-transformers",
+        )
+    note = f"{len(sentences)} sentences, mean of {PASSES} passes, {runtime}, {threads} threads: {processor()}"
+    return SuiteResult(
+        figures_of(timing, len(sentences)),
+        headline=SPEED,
+        notes=(note, *skipped_note("STS-B", sts.skipped)),
+        settings={"data": str(data), "runtime": runtime, "threads": threads, "processor": processor()},
+    )
 
 
-def read(request: Request) -> LatencyTask:
-    """Read STS-B test in the request's folder.
+def figures_of(timing: Mapping[str, Any], sentences: int) -> dict[str, Figure]:
+    """Return the figures of a timing as :func:`measure` gives it."""
+    single, batch = np.mean(timing["single"]), np.mean(timing["batch"])
+    std = {"std_of_passes": float(np.std(timing["single"], ddof=1))} if len(timing["single"]) > 1 else {}
+    values = {
+        "batch_1_seconds": (float(single), "seconds a pass"),
+        SPEED: (sentences / float(single), "sentences a second"),
+        "batch_1_ms_p50": (timing["p50_ms"], "milliseconds, median"),
+        "batch_1_ms_p95": (timing["p95_ms"], "milliseconds, 95th percentile"),
+        BATCH_SPEED: (sentences / float(batch), "sentences a second"),
+        "peak_memory_megabytes": (timing["peak_megabytes"], "MB"),
+    }
+    return {
+        name: Figure(value, measure, items=sentences, others=std if name == "batch_1_seconds" else {})
+        for name, (value, measure) in values.items()
+        if value is not None
+    }
 
-    Raises:
-        NotThereError: if it is not there.
-        DataError: if no folder was given, or the file cannot be read.
+
+def measure(call: Call, texts: Sequence[str], passes: int = PASSES) -> dict[str, Any]:
+    """Time ``call`` over ``texts``: after a warm-up, passes with one text a call, then passes in batches.
+
+    Returns:
+        ``single`` and ``batch``: seconds of each pass; ``p50_ms`` and ``p95_ms``: percentiles of one call;
+        ``peak_megabytes``: None, for a caller that knows.
     """
-    folder = request.folder("latency")
-    path = find_test_file(folder, _FILE)
-    if path is None:
-        raise NotThereError(f"{folder} holds no {_FILE}.tsv, on whose sentences models are timed")
-    sts = read_pairs(path, "stsb")
-    sentences = [text for pair in zip(sts.left, sts.right, strict=True) for text in pair]
-    return LatencyTask(path, sentences, Counter(sts.skipped), cpu_threads(), request.progress)
+    for text in texts[:WARM_UP]:
+        call([text], 1)
+    each = np.empty((passes, len(texts)))
+    for number in range(passes):
+        for row, text in enumerate(texts):
+            start = time.perf_counter()
+            call([text], 1)
+            each[number, row] = time.perf_counter() - start
+    call(texts[:BATCH_SIZE], BATCH_SIZE)
+    batch = []
+    for _ in range(passes):
+        start = time.perf_counter()
+        call(texts, BATCH_SIZE)
+        batch.append(time.perf_counter() - start)
+    p50, p95 = (np.percentile(each, [50, 95]) * 1e3).tolist()
+    return {
+        "single": each.sum(axis=1).tolist(),
+        "p50_ms": p50,
+        "p95_ms": p95,
+        "batch": batch,
+        "peak_megabytes": None,
+    }
 
 
-def _listen(
-    process: subprocess.Popen[str], job: str, told: Callable[[int], None], name: str
-) -> Timing | None:
-    """Hand the job over and return what comes back; None where the process ends without a word.
-
-    Raises:
-        DataError: if the process tells of an error.
-    """
-    stdin, stdout = process.stdin, process.stdout
-    if stdin is None or stdout is None:
-        raise AssertionError("started without pipes")
-    # A process that broke off before it read the job is told of by the caller.
-    with suppress(BrokenPipeError), stdin:
-        stdin.write(job)
-    for message in _messages(stdout):
-        if "done" in message:
-            told(int(message["done"]))
-        elif "error" in message:
-            raise DataError(f"{name} cannot be timed: {message['error']}")
-        elif "timing" in message:
-            return Timing(**message["timing"])
-    return None
+def _sliced(encode: Encode, texts: Sequence[str], size: int) -> object:
+    return [encode(texts[row : row + size]) for row in range(0, len(texts), size)]
 
 
-def _messages(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
-    """Yield the messages among ``lines``; libraries may print as well."""
-    for line in lines:
-        if line.startswith("{"):
-            yield json.loads(line)
+def _in_process(job: Mapping[str, Any], name: str) -> dict[str, Any]:
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": str(job["threads"]),
+        "CUDA_VISIBLE_DEVICES": "",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    done = subprocess.run(  # noqa: S603 - this very module
+        [sys.executable, "-m", __name__],
+        input=json.dumps(job),
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env=environment,
+        # Python looks for packages in its folder first.
+        cwd=Path(__file__).parents[2],
+        check=False,
+    )
+    # Libraries may print as well; the timing is the last line.
+    last = (done.stdout.strip().splitlines() or [""])[-1]
+    if done.returncode or not last.startswith("{"):
+        fault = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise DataError(f"{name} cannot be timed: {fault}")
+    timing: dict[str, Any] = json.loads(last)
+    return timing
 
 
-def _sliced(model: EvaluatedModel) -> Callable[[Sequence[str], int], object]:
-    def encode(texts: Sequence[str], batch_size: int) -> object:
-        return [model.encode(texts[row : row + batch_size]) for row in range(0, len(texts), batch_size)]
+def main() -> None:
+    """Time the model of a job from standard input, and print the timing."""
+    job = json.load(sys.stdin)
+    call, before = (_onnx if job["contract"] is None else _torch)(job)
+    timing = measure(call, job["texts"])
+    peak = _kilobytes("VmHWM")
+    if peak is not None and before is not None:
+        timing["peak_megabytes"] = (peak - before) / _KILOBYTES_PER_MEGABYTE
+    sys.stdout.write(f"\n{json.dumps(timing)}\n")
 
-    return encode
+
+def _torch(job: Mapping[str, Any]) -> tuple[Call, int | None]:
+    import sentence_transformers  # noqa: F401 - its own memory is not the model's
+    import torch
+
+    from embedcache.contract import Contract
+    from embedcache.teacher.load import load_by_contract
+
+    torch.set_num_threads(job["threads"])
+    contract, before = Contract.from_json(job["contract"]), _kilobytes("VmRSS")
+    model = load_by_contract(job["source"], contract, name="model", remedy="evaluate again").model
+
+    def call(texts: Sequence[str], size: int) -> object:
+        prompt = contract.prompt or None
+        return model.encode(list(texts), batch_size=size, prompt=prompt, show_progress_bar=False)
+
+    return call, before
 
 
-def _processor() -> str:
-    """Return what the CPU calls itself."""
+def _onnx(job: Mapping[str, Any]) -> tuple[Call, int | None]:
+    from distill.onnx_encoder import INT8_GRAPH, OnnxEncoder, import_onnxruntime
+
+    import_onnxruntime()
+    graph, before = Path(job["source"]), _kilobytes("VmRSS")
+    return OnnxEncoder(
+        graph.parent.parent, int8=graph.name == INT8_GRAPH, threads=job["threads"]
+    ).encode, before
+
+
+def _kilobytes(field: str) -> int | None:
+    # Not getrusage: its peak is inherited from the process that started this one.
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith(f"{field}:")), None)
+
+
+if __name__ == "__main__":
+    main()

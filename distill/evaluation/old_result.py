@@ -199,7 +199,7 @@ class EvaluationResult:
 
     def table(self) -> RenderableType:
         """Return the result as something that ``rich.print`` shows: tables, then the notes."""
-        from distill.evaluation.table import render
+        from distill.evaluation.old_table import render
 
         return render([self])
 

@@ -13,7 +13,7 @@ BOOTSTRAP = 1000
 
 
 class EvaluationOptions(TypedDict, total=False):
-    """The keywords of :func:`distill.evaluation.runner.evaluate_suites` and its kin; all may be left out.
+    """The keywords of :func:`distill.evaluation.old_runner.evaluate_suites` and its kin; all may be left out.
 
     Attributes:
         data: what the suites read: a folder of test files, or a file of sentences (``fidelity``; default: the

@@ -119,7 +119,7 @@ class Origins:
 
     def _choice(self, path: Path, sha256: str | None) -> _Choice:
         from distill.errors import DataError
-        from distill.evaluation.sts import read_pairs
+        from distill.evaluation.old_sts import read_pairs
         from embedcache.fsio import sha256_file
 
         if not path.is_file():

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distill.errors import DataError
-from distill.evaluation.ranking import Standing, rank_relevant
+from distill.evaluation.old_ranking import Standing, rank_relevant
 from distill.evaluation.scores import MeanOutcomes, SetScore, SetScores
 from distill.evaluation.tasks import Subject
 from distill.evaluation.testset import count_repeats, describe_skipped

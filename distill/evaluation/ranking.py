@@ -1,38 +1,51 @@
-"""Ranks of relevant documents by exact search, and the measures that rest on them.
+"""Retrieval and entity resolution: exact search by cosine for the relevant documents of queries.
 
-A query ranks all documents by cosine; nothing is approximated. Documents whose cosines differ by less than
-float32 can tell are tied, and every measure is then its expected value over all orders of the tied
-documents, in closed form (McSherry and Najork, "Computing Information Retrieval Performance Measures
-Efficiently in the Presence of Tied Scores", ECIR 2008). So a model that gives every text the same vector gets
-what guessing gets, and nothing depends on the order of the lines of a file.
+``retrieval`` reads ``NAME_queries``, ``NAME_corpus`` and ``NAME_qrels`` (above zero is relevant, higher is
+more so), and captions ``NAME_captionsN``: of the test split the first caption of an image is a query, the
+others of all images are the documents. A document with the id of the query is not ranked for it, as in BEIR,
+unless it is judged relevant. ``entities`` reads ``er_NAME_queries`` and the catalogue ``er_NAME_entities``;
+queries of the split ``test`` are asked if there are any.
+
+Documents whose cosines differ by less than float32 resolves are tied, and every measure is its expected value
+over all orders of the tied documents (McSherry and Najork, "Computing Information Retrieval Performance
+Measures Efficiently in the Presence of Tied Scores", ECIR 2008). So nothing depends on the order of lines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from distill.evaluation.files import (
+    items_digest,
+    require_folder,
+)
+from distill.evaluation.models import Encode
+from distill.evaluation.ranked_sets import RankedSet, read_entities, read_retrieval
+from distill.evaluation.result import Figure, Outcomes, SuiteResult
+from distill.evaluation.task import Items, SuiteFile, SuiteOptions, register_suite
 from distill.vectors import unit
 
 SMALLEST_DIFFERENCE = 1e-6
 """Cosines of float32 vectors are exact to about 1e-7: nearer ones are tied."""
 
-# Cosines held at once, as float32: 256 MB.
-_BLOCK = 64_000_000
+_BLOCK = 64_000_000  # cosines held at once: 256 MB
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Where the relevant documents of one query stand.
+    """Places of the relevant documents of one query.
 
     Attributes:
-        better: (r,) int64, how many documents are more similar than each relevant one.
-        tied: (r,) int64, how many are as similar as it, itself among them.
-        first: how many relevant documents are as similar as the most similar one of them.
-        gains: (r,) float64, how relevant each one is, above zero.
+        better: (r,) number of documents that are more similar than each relevant one.
+        tied: (r,) number that are as similar as it, itself among them.
+        first: relevant documents as similar as the most similar one of them.
+        gains: (r,) relevance of each, above zero.
     """
 
     better: NDArray[np.int64]
@@ -43,9 +56,8 @@ class Standing:
     def hit(self, k: int) -> float:
         """Return the probability that a relevant document is among the first ``k``."""
         better, tied = self._best()
-        open_places = min(max(k - better, 0), tied)
         missed = 1.0
-        for place in range(open_places):
+        for place in range(min(max(k - better, 0), tied)):
             missed *= max(tied - self.first - place, 0) / (tied - place)
         return 1 - missed
 
@@ -63,60 +75,121 @@ class Standing:
         return float((until * hazard / (better + place)).sum())
 
     def ndcg(self, k: int) -> float:
-        """Return the expected discounted cumulative gain at ``k`` as a share of the greatest possible.
-
-        Gains are linear and the discount is ``1 / log2(rank + 1)``, as in trec_eval.
-        """
+        """Return the expected nDCG at ``k``: linear gains and discount ``1 / log2(rank + 1)``."""
         discounts = 1 / np.log2(np.arange(2, k + 2))
         up_to = np.concatenate([[0.0], np.cumsum(discounts)])
-        expected = (
-            up_to[np.minimum(self.better + self.tied, k)] - up_to[np.minimum(self.better, k)]
-        ) / self.tied
+        ends = up_to[np.minimum(self.better + self.tied, k)], up_to[np.minimum(self.better, k)]
         best = np.sort(self.gains)[::-1][:k]
-        return float((self.gains * expected).sum() / (best * discounts[: len(best)]).sum())
+        gained = (self.gains * (ends[0] - ends[1]) / self.tied).sum()
+        return float(gained / (best * discounts[: len(best)]).sum())
 
     def _best(self) -> tuple[int, int]:
         row = int(self.better.argmin())
         return int(self.better[row]), int(self.tied[row])
 
 
-def rank_relevant(
-    queries: NDArray[np.float32],
-    documents: NDArray[np.float32],
-    relevant: Sequence[NDArray[np.int64]],
-    gains: Sequence[NDArray[np.float64]],
-    left_out: Mapping[int, int] | None = None,
-) -> list[Standing]:
-    """Rank all documents for each query; return where its relevant ones stand.
+Measures = Mapping[str, Callable[[Standing], float]]
+
+RETRIEVAL: Measures = {
+    "ndcg@10": partial(Standing.ndcg, k=10),
+    "recall@1": partial(Standing.recall, k=1),
+    "recall@5": partial(Standing.recall, k=5),
+    "recall@10": partial(Standing.recall, k=10),
+    "success@1": partial(Standing.hit, k=1),
+    "mrr": Standing.reciprocal_rank,
+}
+"""Measures of ``retrieval``; the first is a set's figure."""
+
+ENTITIES: Measures = {
+    "recall@1": partial(Standing.hit, k=1),
+    "recall@5": partial(Standing.hit, k=5),
+    "recall@10": partial(Standing.hit, k=10),
+    "mrr": Standing.reciprocal_rank,
+}
+"""Measures of ``entities``; the first is a set's figure. Any of the right entities counts."""
+
+
+def rank(one: RankedSet, queries: NDArray[np.float32], documents: NDArray[np.float32]) -> list[Standing]:
+    """Rank all documents for each query.
 
     Args:
+        one: the set.
         queries: (q, d) vectors, none zero.
         documents: (n, d) vectors, none zero.
-        relevant: for each query the rows of its relevant documents, at least one.
-        gains: for each query how relevant each of them is.
-        left_out: query's row -> row of a document that is not ranked for it, none of its relevant ones.
     """
-    left_out = left_out or {}
     # In float32, unlike pairs' cosines: a catalogue may hold millions of rows.
     asked, found = unit(queries), unit(documents)
     standings = []
-    # All documents of a query stand in one block, so that every cosine is computed once, in one way.
     rows = max(1, _BLOCK // max(1, len(found)))
     for start in range(0, len(asked), rows):
-        cosines = asked[start : start + rows] @ found.T
-        for query, row in enumerate(cosines, start):
-            if query in left_out:
-                row[left_out[query]] = -np.inf
-            standings.append(_standing(row, relevant[query], gains[query]))
+        for query, cosines in enumerate(asked[start : start + rows] @ found.T, start):
+            if query in one.left_out:
+                cosines[one.left_out[query]] = -np.inf
+            own = cosines[one.relevant[query]]
+            above, below = own + SMALLEST_DIFFERENCE, own - SMALLEST_DIFFERENCE
+            better = np.array([np.count_nonzero(cosines > bound) for bound in above], np.int64)
+            not_worse = np.array([np.count_nonzero(cosines >= bound) for bound in below], np.int64)
+            first = int(np.count_nonzero(own >= own.max() - np.float32(SMALLEST_DIFFERENCE)))
+            standings.append(Standing(better, not_worse - better, first, one.gains[query]))
     return standings
 
 
-def _standing(
-    cosines: NDArray[np.float32], relevant: NDArray[np.int64], gains: NDArray[np.float64]
-) -> Standing:
-    own = cosines[relevant]
-    above, below = own + SMALLEST_DIFFERENCE, own - SMALLEST_DIFFERENCE
-    better = np.array([np.count_nonzero(cosines > bound) for bound in above], dtype=np.int64)
-    not_worse = np.array([np.count_nonzero(cosines >= bound) for bound in below], dtype=np.int64)
-    first = int(np.count_nonzero(own >= own.max() - np.float32(SMALLEST_DIFFERENCE)))
-    return Standing(better, not_worse - better, first, gains)
+@register_suite(
+    "retrieval",
+    summary="documents that answer a query; captions of one image",
+    files=[
+        SuiteFile("NAME_queries", ("query_id", "text"), ("NAME",)),
+        SuiteFile("NAME_corpus", ("doc_id", "text"), ("NAME",)),
+        SuiteFile("NAME_qrels", ("query_id", "doc_id", "score"), ("NAME",)),
+        SuiteFile(
+            "NAME_captionsN", ("split", "image_index", "caption1", "...", "captionN"), ("NAME_captionsN",)
+        ),
+    ],
+    items=lambda data, options: _items(read_retrieval(require_folder(data, "retrieval"))),
+)
+def retrieval(encode: Encode, data: Path, options: SuiteOptions) -> SuiteResult:
+    """Score nDCG@10, recall, success@1 and MRR."""
+    return _score(encode, data, read_retrieval(require_folder(data, "retrieval")), RETRIEVAL)
+
+
+@register_suite(
+    "entities",
+    summary="entity resolution: queries against a catalogue",
+    files=[
+        SuiteFile("er_NAME_queries", ("split", "query_id", "text", "gold_entity_ids"), ("NAME",)),
+        SuiteFile("er_NAME_entities", ("entity_id", "text"), ("NAME",)),
+    ],
+    items=lambda data, options: _items(read_entities(require_folder(data, "entities"))),
+)
+def entities(encode: Encode, data: Path, options: SuiteOptions) -> SuiteResult:
+    """Score Recall@1, @5, @10 and MRR."""
+    return _score(encode, data, read_entities(require_folder(data, "entities")), ENTITIES)
+
+
+def _items(sets: Sequence[RankedSet]) -> Items:
+    return {one.name: [(text,) for text in (*one.queries, *one.documents)] for one in sets}
+
+
+def _score(encode: Encode, data: Path, sets: Sequence[RankedSet], measures: Measures) -> SuiteResult:
+    texts = list(dict.fromkeys(text for one in sets for text in (*one.queries, *one.documents)))
+    vectors, row = encode(texts), {text: number for number, text in enumerate(texts)}
+    figures = {}
+    for one in sets:
+        queries, documents = (vectors[[row[text] for text in side]] for side in (one.queries, one.documents))
+        standings = rank(one, queries, documents)
+        values = {
+            name: np.array([100 * measure(standing) for standing in standings])
+            for name, measure in measures.items()
+        }
+        (main, outcomes), *others = values.items()
+        figures[one.name] = Figure(
+            value=float(outcomes.mean()),
+            measure=main,
+            items=len(outcomes),
+            others={name: float(value.mean()) for name, value in others},
+            outcomes=Outcomes.of_values(outcomes, items_digest([one.queries, one.documents])),
+            label=one.name,
+            skipped=sum(one.skipped.values()),
+        )
+    notes = tuple(note for one in sets for note in one.notes())
+    return SuiteResult(figures, notes=notes, settings={"data": str(data), "sentences": len(texts)})

@@ -14,7 +14,7 @@ judges a query by itself, so the two are numbered apart and their ids are the sa
 
 Figures, times 100, means over queries: nDCG at 10 (the set's figure), the share of the relevant documents
 among the first 1, 5 and 10, ``success@1`` (is the first one relevant?), and the reciprocal rank of the first
-relevant one. Ties: :mod:`distill.evaluation.ranking`.
+relevant one. Ties: :mod:`distill.evaluation.old_ranking`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from functools import partial
 from pathlib import Path
 
 from distill.errors import DataError
+from distill.evaluation.old_ranking import Standing
+from distill.evaluation.old_sts import parse_score
 from distill.evaluation.ranked import Measure, RankedSet, RankedTask, build_set, read_texts
-from distill.evaluation.ranking import Standing
-from distill.evaluation.sts import parse_score
 from distill.evaluation.tasks import NothingToScoreError, NotThereError, Request
 from distill.evaluation.testset import describe_skipped, find_test_file, read_test_file, stems_of
 

@@ -1,210 +1,174 @@
-"""Evaluating: the tasks' data is read first, each model encodes the sentences of all tasks once, tasks score.
+"""Evaluate models on suites, beside their teacher.
 
-The teacher comes first, so that every model can be held against it. What a run's folder keeps of an earlier
-evaluation is taken from there.
+The teacher comes first. A model encodes each distinct sentence once for all suites, and nothing for suites
+whose evaluation is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+import difflib
+import inspect
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from distill.errors import DataError
-from distill.evaluation.archive import Archive
-from distill.evaluation.encoding import encode_distinct
-from distill.evaluation.evaluated_model import EvaluatedModel
-from distill.evaluation.kept import Noted
-from distill.evaluation.loader import Loader, require_there
-from distill.evaluation.options import EvaluationOptions, with_defaults
-from distill.evaluation.result import EvaluationResult
-from distill.evaluation.scoreboard import Scoreboard
-from distill.evaluation.suites import SUITES
-from distill.evaluation.tasks import NothingToScoreError, NotThereError, Request, Spec, Subject, Task
-from distill.evaluation.teacher_choice import choose_teacher, sized, teacher_subject, tell_of_vectors
-from distill.record import run_folder
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+from distill.evaluation import stats
+from distill.evaluation.cache import Scored
+from distill.evaluation.models import CACHE_PREFIX, Model, Progress, Spec, open_model, silent
+from distill.evaluation.result import Evaluation
+from distill.evaluation.session import Session
+from distill.evaluation.task import SNLI_PAIRS, SuiteOptions
+from distill.evaluation.teachers import find_teacher, with_cache
+from distill.layout import RECORD
+from distill.record import find_runs, run_folder
 
 
 def evaluate(
-    models: Sequence[Spec] | Spec, *, suite: str = "sts", **options: Unpack[EvaluationOptions]
-) -> EvaluationResult:
+    models: Sequence[Spec] | Spec,
+    suite: str = "sts",
+    data: str | Path | None = None,
+    teacher: Spec | None = None,
+    cache: str | Path | None = None,
+    **options: Any,
+) -> Evaluation:
     """Evaluate one or more models on one suite, beside their teacher where it is known.
 
-    Arguments and errors are those of :func:`evaluate_suites`.
+    Arguments and errors are those of :func:`evaluate_suites`; an unknown option is a :class:`DataError`.
     """
-    (result,) = evaluate_suites(models, suites=[suite], **options)
-    return result
+    known = [
+        name for name in inspect.signature(evaluate_suites).parameters if name not in ("models", "suites")
+    ]
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise DataError(
+                f"no option {name!r} of an evaluation; {f'did you mean {near[0]}?' if near else known}"
+            )
+    (found,) = evaluate_suites(models, [suite], data=data, teacher=teacher, cache=cache, **options)
+    return found
 
 
 def evaluate_suites(
     models: Sequence[Spec] | Spec,
-    *,
     suites: Sequence[str] | None = None,
-    tasks: Mapping[str, Task] | None = None,
-    **options: Unpack[EvaluationOptions],
-) -> list[EvaluationResult]:
-    """Evaluate one or more models on several suites; no model encodes a sentence twice.
+    *,
+    data: str | Path | None = None,
+    teacher: Spec | None = None,
+    cache: str | Path | None = None,
+    beside_teacher: bool = True,
+    corpus: str | Path | None = None,
+    contamination: bool = True,
+    device: str = "auto",
+    compute_dtype: str = "float32",
+    limit: int | None = None,
+    text_column: str | None = None,
+    sst2_sentences: bool = False,
+    snli_pairs: int = SNLI_PAIRS,
+    seed: int = 0,
+    bootstrap: int = stats.DRAWS,
+    keep: bool = False,
+    again: bool = False,
+    progress: Progress = silent,
+) -> list[Evaluation]:
+    """Evaluate one or more models on several suites.
 
     Args:
-        models: run folders, sentence-transformers folders, ONNX exports, hub ids, aliases,
-            ``cache:FOLDER#TEACHER`` or loaded models.
-        suites: keys of :data:`SUITES`; None for every suite that finds its files in ``data``, but for
-            those that run on request only.
-        tasks: the same suites, read already, for who evaluates on the same files several times; None: they
-            are read now.
-        options: see :class:`distill.evaluation.options.EvaluationOptions`.
+        models: run folders, folders with runs below them, sentence-transformers folders, ONNX exports, hub
+            ids, aliases, ``cache:FOLDER#TEACHER`` or :class:`distill.evaluation.models.Model`.
+        suites: names of suites; None: every suite that finds its files in ``data``, but for those that run on
+            request only.
+        data: folder of test files, or a file of sentences (``fidelity``; default: those the run held out).
+        teacher: the teacher to compare with; default: the one that the runs name.
+        cache: cache to look for the teacher's vectors in; default: the run's. It is not written.
+        beside_teacher: evaluate the teacher that a run names as well.
+        corpus: training texts of models that are no runs, searched for test sentences.
+        contamination: search the training texts of runs for test sentences.
+        device: ``auto``, ``cpu``, ``cuda`` ...
+        compute_dtype: ``float32``, ``bfloat16``, ``float16`` or ``auto``.
+        limit, text_column: of the sentences of ``fidelity``.
+        sst2_sentences: learn SST2 from whole sentences, a tenth as many as its phrases.
+        snli_pairs: pairs that SNLI is learnt from; 0 for all.
+        seed: choice of folds, samples and draws.
+        bootstrap: draws for confidence intervals; 0 for none.
+        keep: keep evaluations, and use those that are kept.
+        again: use none that is kept.
+        progress: called with a step's name, units done and units in all.
 
     Raises:
-        DataError: if a suite is unknown, no model is given, or the data cannot be used.
+        DataError: if a suite or model is unknown, or the data cannot be used.
         TeacherError: if a model, or a teacher that was asked for, cannot be loaded.
         EmbedCacheError: if a cache that was named cannot be used.
-        TypeError: if an option is given that there is not.
     """
-    given = with_defaults(options)
-    _refuse_unused(suites, options)
-    specs: tuple[Spec, ...] = (models,) if isinstance(models, str | Path | EvaluatedModel) else tuple(models)
-    if not specs:
-        raise DataError("no model to evaluate; name at least one")
-    for spec in specs:
-        require_there(spec)
+    opened = _open_all(models, device, compute_dtype)
     notes: list[str] = []
-    teacher, cache, corpus, progress = given["teacher"], given["cache"], given["corpus"], given["progress"]
-    wanted = given["beside_teacher"] or teacher is not None
-    choice = choose_teacher(specs, teacher, notes) if wanted else None
-    if cache is not None and choice is None:
-        raise DataError(
-            f"--cache {cache} is for a teacher's vectors, but no teacher is known: give --teacher, or leave "
-            "out --cache"
-        )
-    request = Request(
-        models=specs,
-        data=None if given["data"] is None else Path(given["data"]),
-        teacher=choice.name if choice else None,
-        text_column=given["text_column"],
-        limit=given["limit"],
-        sst2_sentences=given["sst2_sentences"],
-        snli_pairs=given["snli_pairs"],
-        seed=given["seed"],
-        progress=progress,
-    )
-    tasks = read_tasks(suites, request, notes) if tasks is None else dict(tasks)
-    if corpus is not None and not given["contamination"]:
-        raise DataError(f"corpus {corpus} is looked at for contamination only: leave out one of the two")
-    if corpus is not None and all(map(run_folder, specs)):
-        raise DataError(
-            f"corpus {corpus} is for models that are no runs: runs say themselves what they were trained on, "
-            "leave out --corpus"
-        )
-    looked_at = None if corpus is None else Path(corpus)
-    from distill.evaluation.origin import Origins
-
-    origins = Origins(tasks, looked_at, progress, search=given["contamination"])
-    board = Scoreboard(tasks, given["bootstrap"], given["seed"], origins)
-    dtype, keep = given["compute_dtype"], given["keep"]
-    load = Loader(given["device"], dtype)
-    archive = Archive(tasks, request, choice, dtype, use=keep and not given["again"], write=keep)
-    stands = None
-    if choice is not None:
-        lacking = archive.recall_teacher(board)
-        asked = suites is not None and any(tasks[name].needs_teacher for name in lacking)
-        if lacking:
-            essential = asked or not choice.implied
-            texts = _texts(tasks, lacking)
-            stands = teacher_subject(choice, cache, request, load, texts, essential=essential, notes=notes)
-            if stands is not None:
-                board.add(stands, lacking)
-            else:
-                board.drop(name for name in lacking if tasks[name].needs_teacher)
-        else:
-            load.names.update(one.report.name for one in board.teacher.values())
-    for spec in specs:
-        if choice is not None and spec == choice.spec and set(board.teacher) >= set(board.tasks):
-            continue
-        found = archive.recall_model(spec, board.tasks)
-        new: dict[str, Noted] = {}
-        lacking = [name for name in board.tasks if name not in found]
-        if lacking:
-            model = load(spec)
-            name = model.name
-            encoded = encode_distinct(model, _texts(tasks, lacking), progress)
-            tell_of_vectors(model, encoded, notes)
-            new = board.add(Subject(spec, sized(model, notes), encoded, stands), lacking)
-        else:
-            name = load.free_name(next(iter(found.values())).report.name, spec)
-        found = {suite: board.put(suite, _renamed(one, name), spec) for suite, one in found.items()}
-        archive.tell_of_use(spec, found, notes)
-        archive.write_new(spec, new, found, board, notes)
-    return board.results(request, notes)
-
-
-def _refuse_unused(suites: Sequence[str] | None, options: EvaluationOptions) -> None:
-    """Refuse what is for one suite where only others are asked for: it would change nothing."""
-    for_suites = {"--sst2-sentences": ("transfer", bool(options.get("sst2_sentences")))}
-    for_suites["--snli-pairs"] = ("nli", "snli_pairs" in options)
-    for flag, (suite, is_given) in for_suites.items():
-        if is_given and suites is not None and suite not in suites:
+    beside = None
+    if beside_teacher or teacher is not None:
+        beside = find_teacher(opened, teacher, notes, device, compute_dtype)
+    if cache is not None:
+        if beside is None:
             raise DataError(
-                f"{flag} is for the {suite} suite, found {', '.join(suites)}: leave it out, or evaluate "
-                f"{suite} as well"
+                f"--cache {cache} is for a teacher's vectors, but no teacher is known: give --teacher"
             )
+        beside = with_cache(beside, cache)
+    students = [model for model in opened if model is not beside]
+    _name_apart([*([beside] if beside else []), *students])
+    for model in [*opened, *([beside] if beside else [])]:
+        model.progress = progress
+    session = Session(
+        options=SuiteOptions(
+            seed=seed,
+            limit=limit,
+            text_column=text_column,
+            sst2_sentences=sst2_sentences,
+            snli_pairs=snli_pairs,
+            teacher=beside.encode if beside else None,
+            progress=progress,
+        ),
+        teacher=beside,
+        implied=teacher is None,
+        compute_dtype=compute_dtype,
+        draws=bootstrap,
+        keep=keep,
+        again=again,
+        search=contamination,
+        corpus=None if corpus is None else Path(corpus),
+        notes=notes,
+    )
+    session.choose(suites, None if data is None else Path(data), opened)
+    session.score_teacher()
+    found: dict[str, list[Scored]] = {name: [] for name in session.jobs}
+    for model in students:
+        for name, scored in session.score_student(model).items():
+            found[name].append(scored)
+        model.forget()
+    return [session.evaluation(name, scored) for name, scored in found.items()]
 
 
-def read_tasks(suites: Sequence[str] | None, request: Request, notes: list[str]) -> dict[str, Task]:
-    """Return the tasks by suite; with no suite named, those whose files are there and hold what is scored.
-
-    Only what raises :class:`NotThereError` is left out: a file that is damaged stops the evaluation.
-
-    Raises:
-        DataError: if a suite is unknown, or the data cannot be used.
-    """
-    if suites is not None:
-        suites = list(dict.fromkeys(suites))
-        unknown = [name for name in suites if name not in SUITES]
-        if unknown or not suites:
-            named = ", ".join(map(repr, unknown)) or "nothing"
-            raise DataError(f"no suite is called {named}; choose one of {', '.join(SUITES)}")
-        return {name: SUITES[name].read(_request_of(name, suites, request)) for name in suites}
-    tasks: dict[str, Task] = {}
-    absent = {}
-    wanted = [name for name, suite in SUITES.items() if not suite.on_request]
-    for name in wanted:
-        try:
-            tasks[name] = SUITES[name].read(_request_of(name, wanted, request))
-        except NotThereError as error:  # noqa: PERF203 - a handful of suites
-            absent[name] = error
-    if not tasks:
-        raise DataError(f"nothing to evaluate on: {'; '.join(str(error) for error in absent.values())}")
-    if absent:
-        told = (f"{name} ({error})" if _is_told(name, error) else name for name, error in absent.items())
-        notes.append(f"suites left out, nothing for them to read: {', '.join(told)}")
-    on_request = [name for name, suite in SUITES.items() if suite.on_request]
-    if on_request:
-        notes.append(f"suites that run only when they are named: {', '.join(on_request)}")
-    return tasks
+def _open_all(models: Sequence[Spec] | Spec, device: str, compute_dtype: str) -> list[Model]:
+    specs = [models] if isinstance(models, str | Path | Model) else list(models)
+    expanded = [one for spec in specs for one in _expand(spec)]
+    if not expanded:
+        raise DataError("no model to evaluate; name at least one")
+    opened = [open_model(spec, device=device, compute_dtype=compute_dtype) for spec in expanded]
+    for model, spec in zip(opened, expanded, strict=True):
+        model.spec = model.name if isinstance(spec, Model) else str(spec)
+    return opened
 
 
-def _is_told(suite: str, error: NotThereError) -> bool:
-    """Return whether a reader must know why: what a folder lacks is plain from its files, all else is not."""
-    return SUITES[suite].reads_sentences or isinstance(error, NothingToScoreError)
+def _name_apart(models: Sequence[Model]) -> None:
+    """Call a second model of one name by what the caller typed."""
+    names: set[str] = set()
+    for model in models:
+        free = (f"{model.name} ({number})" for number in range(2, 2 + len(models)))
+        model.name = next(name for name in (model.name, model.spec, *free) if name and name not in names)
+        names.add(model.name)
 
 
-def _request_of(suite: str, suites: Sequence[str], request: Request) -> Request:
-    """Return the request for one of several suites: a folder is not for plain sentences, nor the reverse."""
-    if not any(SUITES[name].reads_sentences for name in suites) or len(suites) == 1:
-        return request
-    if not SUITES[suite].reads_sentences:
-        return replace(request, text_column=None, limit=None)
-    folder = request.data is not None and request.data.is_dir()
-    return replace(request, data=None) if folder else request
-
-
-def _texts(tasks: dict[str, Task], suites: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(text for name in suites for text in tasks[name].texts()))
-
-
-def _renamed(noted: Noted, name: str) -> Noted:
-    return replace(noted, report=replace(noted.report, name=name))
+def _expand(spec: Spec) -> Iterable[Spec]:
+    """Return the runs below a folder that is no model itself."""
+    if isinstance(spec, Model) or str(spec).startswith(CACHE_PREFIX) or run_folder(spec) is not None:
+        return [spec]
+    folder = Path(spec).expanduser()
+    is_model = any((folder / name).exists() for name in ("config.json", "modules.json", "onnx"))
+    return [spec] if is_model or not any(folder.glob(f"*/**/{RECORD}")) else find_runs(folder)

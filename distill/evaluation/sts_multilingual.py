@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from distill.errors import DataError
+from distill.evaluation.old_sts import StsSet, parse_score, score_sts
 from distill.evaluation.scores import SetScore, SetScores
-from distill.evaluation.sts import StsSet, parse_score, score_sts
 from distill.evaluation.tasks import NotThereError, Request, Subject
 from distill.evaluation.testset import (
     TestFile,

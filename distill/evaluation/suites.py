@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from distill.evaluation.tasks import Request, Task
 
 
+_OLD = {name: f"old_{name}" for name in ("sts", "geometry", "latency", "fidelity")}
+
+
 @dataclass(frozen=True)
 class Suite:
     """A set of evaluation tasks.
@@ -37,7 +40,7 @@ class Suite:
             DataError: if they cannot be used.
         """
         # Imported when read: listing suites must not load numpy or scipy.
-        read = import_module(f"distill.evaluation.{self.module}").read
+        read = import_module(f"distill.evaluation.{_OLD.get(self.module, self.module)}").read
         return cast("Callable[[Request], Task]", read)(request)
 
 

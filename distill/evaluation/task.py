@@ -16,23 +16,15 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from distill.errors import DataError
+from distill.evaluation.models import Encode, Model, Progress, cpu_threads, processor, silent
 from distill.evaluation.result import SuiteResult
-
-Encode: TypeAlias = Callable[[Sequence[str]], NDArray[np.float32]]
-"""Takes n sentences to their vectors, float32 of shape (n, d)."""
-
-Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called with a step's name, units done and units in all."""
+from distill.plugins import load_object
 
 Items: TypeAlias = Mapping[str, Sequence[tuple[str, ...]]]
 """Set -> its test items, each with the texts it is made of: two of a pair, one of an example."""
@@ -41,15 +33,11 @@ SNLI_PAIRS = 15_000
 """Pairs that SNLI's classifier learns from by default; encoding all of them takes longer than all else."""
 
 # Modules whose import registers their suites, in the order of lists.
-_MODULES: tuple[str, ...] = ()
+_MODULES = ("sts", "probes", "ranking", "geometry", "latency", "fidelity")
 
 
 class NotThereError(DataError):
     """Nothing to read for a suite; no file is damaged."""
-
-
-def silent(step: str, done: int, total: int) -> None:
-    """Report no progress."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +77,14 @@ class SuiteOptions:
     text_column: str | None = None
     sst2_sentences: bool = False
     snli_pairs: int = SNLI_PAIRS
-    model: Any = None
+    model: Model | None = None
     teacher: Encode | None = None
     progress: Progress = silent
+
+    @property
+    def machine(self) -> str:
+        """Processor and threads, which decide a speed."""
+        return f"{processor()}, {cpu_threads()} threads"
 
 
 @dataclass(frozen=True)
@@ -160,9 +153,10 @@ def register_suite(
 
 def suites() -> dict[str, Suite]:
     """Return all registered suites by name."""
-    for module in _MODULES:
-        importlib.import_module(f"distill.evaluation.{module}")
-    return dict(_suites)
+    modules = [importlib.import_module(f"distill.evaluation.{module}") for module in _MODULES]
+    order = {module.__name__: number for number, module in enumerate(modules)}
+    # In the order of lists, whichever module was imported first.
+    return dict(sorted(_suites.items(), key=lambda one: order.get(one[1].run.__module__, len(order))))
 
 
 def get_suite(name: str) -> Suite:
@@ -185,23 +179,10 @@ def get_suite(name: str) -> Suite:
         near = difflib.get_close_matches(name, found, n=1)
         hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(found)} or MODULE:FUNCTION"
         raise DataError(f"no suite {name!r}: {hint}")
-    run = _import(place, function, name)
+    try:
+        run = load_object(place, function, DataError)
+    except DataError as error:
+        raise DataError(f"suite {name!r} cannot be imported: {error}") from error
     registered = next((suite for suite in _suites.values() if suite.run is run), None)
     summary = next(iter((run.__doc__ or "").strip().splitlines()), function)
     return registered or Suite(function, summary, run)
-
-
-def _import(place: str, function: str, name: str) -> Callable[..., SuiteResult]:
-    try:
-        if place.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(Path(place).stem, place)
-            if spec is None or spec.loader is None:
-                raise ImportError(f"no module at {place}")
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-        else:
-            module = importlib.import_module(place)
-        run: Callable[..., SuiteResult] = getattr(module, function)
-    except (ImportError, AttributeError, OSError) as error:
-        raise DataError(f"suite {name!r} cannot be imported ({error})") from error
-    return run

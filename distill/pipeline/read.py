@@ -13,7 +13,7 @@ from distill.config.models import RunConfig
 from distill.config.recipes import find_recipe
 from distill.config.sources import find_problems, over_recipe, suggest_key
 from distill.config.tree import flat, merged, put, read_yaml
-from distill.errors import ConfigError
+from distill.errors import ConfigError, DataError
 from distill.pipeline.settings import BuildSettings, EvalSettings, ExportSettings
 from distill.pipeline.steps import BuildStep, EvalStep, ExportStep, FinetuneStep, RunStep, Step, files_of
 from embedcache.teacher.resolve import ALIASES
@@ -159,11 +159,15 @@ def _contradictions(config: StrictConfig) -> list[ConfigError]:
         except ConfigError as error:
             return list(error.problems) or [error]
     if isinstance(config, EvalSettings):
-        from distill.evaluation.suites import SUITES
+        from distill.evaluation.task import get_suite
 
-        unknown = [suite for suite in config.suites or () if suite not in SUITES]
-        if unknown or config.suites == []:
-            return [ConfigError(f"no suite {', '.join(unknown)}; give {', '.join(SUITES)}, or all", "suite")]
+        try:
+            for suite in config.suites or ():
+                get_suite(suite)
+        except DataError as error:
+            return [ConfigError(str(error), "suite")]
+        if config.suites == []:
+            return [ConfigError("no suite is named; leave suite out for sts", "suite")]
     return []
 
 

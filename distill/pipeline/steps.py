@@ -240,7 +240,6 @@ class EvalStep(Step[EvalSettings]):
 
     def do(self, watch: Watch, done: Done, *, own: bool, resume: bool) -> Facts:
         """Evaluate every model, beside its teacher where that is known."""
-        from distill.evaluation.result import results_json
         from distill.evaluation.runner import evaluate_suites
 
         given = self.config.model_dump(exclude={"name", "models", "suite"})
@@ -248,7 +247,8 @@ class EvalStep(Step[EvalSettings]):
             self.config.models, suites=self.config.suites, keep=True, **given, progress=watch.evaluate
         )
         single = isinstance(self.config.suite, str) and self.config.suites is not None
-        write_json(self.place, results[0].to_json() if single else results_json(results))
+        several = {"results": [one.to_json() for one in results]}
+        write_json(self.place, results[0].to_json() if single else several)
         return self.outputs({})
 
 

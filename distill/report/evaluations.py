@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from distill.digests import model_digest
+from distill.evaluation import cache
 from distill.evaluation.bootstrap import with_intervals
 from distill.evaluation.kept import Kept, kept_suites, place_of, read_kept
 from distill.evaluation.old_result import ModelReport
@@ -21,6 +22,12 @@ def read_evaluations(run: Path) -> tuple[dict[str, Evaluation], list[str]]:
     found, problems = {}, []
     student = model_digest(str(run))
     for suite in kept_suites(run):
+        if (evaluated := cache.read_kept(run, suite)) is not None:
+            if evaluated.key.get("model") == f"weights {student}":
+                found[suite] = evaluated.evaluation
+            else:
+                problems.append(f"{place_of(run, suite).name} is of other weights; evaluate again")
+            continue
         kept = read_kept(run, suite)
         if kept is None:
             problems.append(f"{place_of(run, suite).name} is damaged; evaluate again")
@@ -35,13 +42,19 @@ def comparison_basis(evaluation: Evaluation) -> str:
     """Return everything that has to be equal for figures to be comparable."""
     _, result = evaluation.students[0]
     items = [(name, one.items, one.outcomes and one.outcomes.texts) for name, one in result.figures.items()]
-    return str((items, sorted(result.settings.items())))
+    return str((items, sorted((key, str(one)) for key, one in result.settings.items() if key != "data")))
 
 
 def marks(suite: str, result: SuiteResult) -> list[str]:
     """Return selection on test pairs, and test sentences among the training texts, in words."""
     found = []
-    for one in result.marks.get(SELECTED_ON) or ():
+    of_sets = result.marks.get(CONTAMINATION) or {}
+    chosen_on = [
+        {"set": name, "pairs": one["selected_on"], "of": one["pairs"]}
+        for name, one in of_sets.items()
+        if one.get("selected_on")
+    ]
+    for one in (*(result.marks.get(SELECTED_ON) or ()), *chosen_on):
         worth = "no test result" if one["pairs"] >= MUCH * one["of"] else "a little too good"
         found.append(
             f"its checkpoint was chosen on {one['pairs']:,} of the {one['of']:,} test pairs of {one['set']} "
@@ -49,7 +62,7 @@ def marks(suite: str, result: SuiteResult) -> list[str]:
         )
     seen = [
         f"{name} {one['sentences_seen']:,} of {one['sentences']:,} sentences"
-        for name, one in (result.marks.get(CONTAMINATION) or {}).items()
+        for name, one in of_sets.items()
         if one["sentences_seen"]
     ]
     return [*found, *([f"seen in training, without scores ({suite}): {'; '.join(seen)}"] if seen else [])]

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from distill.errors import CheckpointError, DataError, DistillError
-from distill.evaluation.kept import AVERAGE, flat_scores
-from distill.evaluation.suites import SUITES
+from distill.evaluation.result import AVERAGE
+from distill.evaluation.task import get_suite
 from distill.layout import CHECKPOINT
 from distill.record import RunRecord, read_record
 from distill.sweep.plan import PlannedRun, is_finished, plan_runs
@@ -216,8 +216,7 @@ def run_sweep(
 
 def check_suite(name: str, data: Path | None) -> None:
     """Raise a :class:`DataError` if there is no such suite, or no such data."""
-    if name not in SUITES:
-        raise DataError(f"no suite {name!r}; choose one of {', '.join(SUITES)}")
+    get_suite(name)
     if data is not None and not data.exists():
         raise DataError(f"--data {data}: no such file or folder")
 
@@ -271,8 +270,13 @@ def _evaluate(run: PlannedRun, suite: str, data: Path | None) -> tuple[dict[str,
     from distill.training.device import cpu_threads
 
     with cpu_threads(run.config.training.threads):
-        result = evaluate(run.folder, suite=suite, data=data, device=run.config.training.device, keep=True)
-    return flat_scores(suite, result.models[-1]), result.models[-1].retention
+        found = evaluate(run.folder, suite=suite, data=data, device=run.config.training.device, keep=True)
+    facts, result = found.models[-1]
+    main, retention = result.main, found.retention(facts.name)
+    scores = {} if main is None else {AVERAGE: main.value}
+    if result.headline == AVERAGE:
+        scores |= {name: figure.value for name, figure in result.figures.items()}
+    return scores, None if retention is None else retention.value
 
 
 def _free_memory() -> None:

@@ -19,7 +19,7 @@ from distill.config.finetune import FinetuneConfig
 from distill.config.sources import keyword_options, load_config
 from distill.data.triples import Triples, TripleSource, read_sentences, read_triples, tokenise
 from distill.errors import ConfigError
-from distill.evaluation.sts import read_pairs
+from distill.evaluation.files import read_pairs
 from distill.layout import BEST, CONFIG, HELD_OUT, TARGETS
 from distill.record import CorpusRecord, RunRecord, TrainResult, seeds_of, setting_of
 from distill.students.build import open_student

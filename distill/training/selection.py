@@ -14,7 +14,7 @@ from scipy.stats import spearmanr
 
 from distill.data.dataset import DistillDataset
 from distill.errors import ConfigError
-from distill.evaluation.sts import read_pairs
+from distill.evaluation.files import read_pairs
 from distill.students.build import forward
 from distill.vectors import unit
 from embedcache.codecs import Vectors

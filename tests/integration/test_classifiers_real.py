@@ -13,11 +13,11 @@ from sklearn.model_selection import GridSearchCV, PredefinedSplit, StratifiedKFo
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from distill.evaluation import EvaluatedModel, evaluate, load_model
 from distill.evaluation.classification import ALL, DEV, TEST, TRAIN, LabelledSet, score_set
 from distill.evaluation.classifier import STRENGTHS, assign_folds
 from distill.evaluation.encoding import Encoded, encode_distinct
 from distill.evaluation.nli import load_sick, load_snli
+from distill.evaluation.old_init import EvaluatedModel, evaluate, load_model
 from distill.evaluation.transfer import TRANSFER_SETS, load_transfer
 
 pytestmark = pytest.mark.integration

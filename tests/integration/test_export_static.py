@@ -13,8 +13,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Normalize
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
-from distill.evaluation import load_model
-from distill.evaluation.sts import read_pairs
+from distill.evaluation.old_init import load_model
+from distill.evaluation.old_sts import read_pairs
 from distill.export import export_onnx
 from distill.onnx_encoder import OnnxEncoder
 from distill.students.registry import StudentOptions

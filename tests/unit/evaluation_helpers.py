@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from distill.evaluation import EvaluatedModel
 from distill.evaluation.encoding import encode_distinct
+from distill.evaluation.old_init import EvaluatedModel
 from distill.evaluation.suites import SUITES
 from distill.evaluation.tasks import Request, Subject, Task
 

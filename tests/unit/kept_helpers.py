@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from evaluation_helpers import letters_model, write_rows
 
-from distill.evaluation import EvaluatedModel, evaluate
 from distill.evaluation import model as model_module
+from distill.evaluation.old_init import EvaluatedModel, evaluate
 
 HEADER = "subset | score | sentence1 | sentence2"
 PAIRS = (

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from distill.evaluation import EvaluatedModel
 from distill.evaluation.encoding import encode_distinct
+from distill.evaluation.old_init import EvaluatedModel
 from distill.evaluation.tasks import Subject
 
 WORDS = ("plot", "cast", "film", "score", "scene", "ending", "camera", "story")

@@ -11,10 +11,10 @@ import numpy as np
 import yaml
 
 from distill.digests import model_digest
-from distill.evaluation.fidelity import FidelityScores
-from distill.evaluation.geometry import GeometryScores
 from distill.evaluation.kept import Noted, new_kept, write_kept
-from distill.evaluation.latency import LatencyScores
+from distill.evaluation.old_fidelity import FidelityScores
+from distill.evaluation.old_geometry import GeometryScores
+from distill.evaluation.old_latency import LatencyScores
 from distill.evaluation.options import BOOTSTRAP
 from distill.evaluation.result import ModelReport
 from distill.evaluation.scores import Draws, PairOutcomes, Scores, SetScore, SetScores

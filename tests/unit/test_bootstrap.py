@@ -23,8 +23,8 @@ from distill.evaluation.bootstrap import (
     with_intervals,
 )
 from distill.evaluation.classification import f1
-from distill.evaluation.fidelity import score_fidelity
-from distill.evaluation.geometry import score_geometry
+from distill.evaluation.old_fidelity import score_fidelity
+from distill.evaluation.old_geometry import score_geometry
 from distill.evaluation.result import EvaluationResult, ModelReport
 from distill.evaluation.scores import (
     Draws,

@@ -16,8 +16,8 @@ from fetch_helpers import FORUM, NEWS, WRITTEN, serving, table
 from distill.errors import DataError
 from distill.evaluation import fetch
 from distill.evaluation.fetch import fetch_suite
+from distill.evaluation.old_sts import read_pairs
 from distill.evaluation.source_tables import Table, fetchable_suites, tables_of
-from distill.evaluation.sts import read_pairs
 from distill.evaluation.suite_files import SUITE_FILES
 from distill.evaluation.suites import SUITES
 

@@ -15,9 +15,9 @@ from distill_helpers import TEXTS, small_run
 
 from distill.cli.main import cli
 from distill.errors import DataError
-from distill.evaluation import evaluate
 from distill.evaluation.kept import read_kept
 from distill.evaluation.old_contamination import Overlap, Seen, describe, pairs_in
+from distill.evaluation.old_init import evaluate
 from distill.evaluation.suites import SUITES
 from distill.evaluation.tasks import Request
 from distill.evaluation.training_texts import file_texts, selection_data, training_texts

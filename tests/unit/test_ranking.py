@@ -1,116 +1,135 @@
-"""Ranks and their measures: against cases worked out by hand and against all orders of tied documents."""
+"""Exact search: measures over all orders of ties, and the sets of retrieval and entities."""
 
 from __future__ import annotations
 
 from itertools import pairwise, permutations
+from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from sklearn.metrics import ndcg_score
+from suite_helpers import Counted, write_tsv
 
-from distill.evaluation import ranking
-from distill.evaluation.ranking import Standing, rank_relevant
+from distill.errors import DataError
+from distill.evaluation.ranked_sets import RankedSet, read_entities, read_retrieval
+from distill.evaluation.ranking import ENTITIES, RETRIEVAL, rank
+from distill.evaluation.task import NotThereError, SuiteOptions, get_suite
 
-
-def standing(cosines: list[float], gains: dict[int, float]) -> Standing:
-    """Return how one query stands whose cosines to the documents are these."""
-    angles = np.arccos(np.array(cosines, dtype=np.float64))
-    documents = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-    query = np.array([[1.0, 0.0]], dtype=np.float32)
-    (found,) = rank_relevant(query, documents, [np.array(list(gains))], [np.array(list(gains.values()))])
-    return found
+MEASURES = {**RETRIEVAL, **{f"any {name}": measure for name, measure in ENTITIES.items()}}
 
 
-def in_all_orders(cosines: list[float], gains: dict[int, float], measure) -> float:
-    """Return the mean of a measure of a ranked list over every order that the ties allow."""
+def ranked(relevant: list[int], gains: list[float], left_out: dict[int, int] | None = None) -> RankedSet:
+    return RankedSet(
+        "x", ["q"], ["d"], [np.array(relevant)], [np.array(gains, float)], left_out=left_out or {}
+    )
+
+
+def by_hand(order: list[int], relevant: list[int], gains: list[float]) -> dict[str, float]:
+    places = {document: place for place, document in enumerate(order, 1)}
+    gain = dict(zip(relevant, gains, strict=True))
+    found = [places[one] for one in relevant]
+    dcg = sum(gain[d] / np.log2(places[d] + 1) for d in relevant if places[d] <= 10)
+    ideal = sum(g / np.log2(i + 2) for i, g in enumerate(sorted(gains, reverse=True)[:10]))
+    scores = {"ndcg@10": dcg / ideal, "mrr": 1 / min(found), "any mrr": 1 / min(found)}
+    for k in (1, 5, 10):
+        scores[f"recall@{k}"] = float(np.mean([place <= k for place in found]))
+        scores[f"any recall@{k}"] = float(min(found) <= k)
+    return scores | {"success@1": float(min(found) == 1)}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_measures_are_means_over_all_orders_of_tied_documents(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    levels = rng.integers(3, size=7)
+    documents = np.array([[1.0, level] for level in levels], np.float32)
+    relevant = rng.choice(7, size=2, replace=False).tolist()
+    gains = [1.0, 3.0]
+    (standing,) = rank(ranked(relevant, gains), np.array([[0.2, 1.0]], np.float32), documents)
     orders = [
-        order
-        for order in permutations(range(len(cosines)))
-        if all(cosines[a] >= cosines[b] for a, b in pairwise(order))
+        list(order)
+        for order in permutations(range(7))
+        if all(levels[a] >= levels[b] for a, b in pairwise(order))
     ]
-    return float(np.mean([measure([gains.get(document, 0.0) for document in order]) for order in orders]))
+    for name, measure in MEASURES.items():
+        expected = np.mean([by_hand(order, relevant, gains)[name] for order in orders])
+        assert measure(standing) == pytest.approx(expected), name
 
 
-def dcg(gains: list[float], k: int) -> float:
-    return sum(gain / np.log2(rank + 1) for rank, gain in enumerate(gains[:k], 1))
-
-
-def listed(gains: dict[int, float], k: int):
-    """The four measures as a textbook defines them of one ranked list of gains."""
-    best = sorted(gains.values(), reverse=True)
-    return {
-        "hit": lambda ranked: float(any(ranked[:k])),
-        "recall": lambda ranked: sum(gain > 0 for gain in ranked[:k]) / len(gains),
-        "mrr": lambda ranked: 1 / (1 + next(i for i, gain in enumerate(ranked) if gain > 0)),
-        "ndcg": lambda ranked: dcg(ranked, k) / dcg(best, k),
-    }
-
-
-def test_without_ties_the_measures_are_those_of_the_ranked_list():
-    # By cosine: document 2, 0 (relevant), 3, 1 (relevant).
-    found = standing([0.8, 0.1, 0.9, 0.5], {0: 1.0, 1: 1.0})
-    assert found.better.tolist() == [1, 3]
-    assert found.tied.tolist() == [1, 1]
-    assert [found.hit(k) for k in (1, 2, 4)] == [0, 1, 1]
-    assert [found.recall(k) for k in (1, 2, 4)] == [0, 0.5, 1]
-    assert found.reciprocal_rank() == pytest.approx(0.5)
-    ideal = 1 + 1 / np.log2(3)
-    assert found.ndcg(10) == pytest.approx((1 / np.log2(3) + 1 / np.log2(5)) / ideal)
-    assert found.ndcg(2) == pytest.approx((1 / np.log2(3)) / ideal)
-
-
-def test_graded_gains_are_linear():
-    found = standing([0.9, 0.5], {0: 1.0, 1: 3.0})
-    assert found.ndcg(10) == pytest.approx((1 + 3 / np.log2(3)) / (3 + 1 / np.log2(3)))
-
-
-def test_a_model_that_gives_all_texts_one_vector_gets_what_guessing_gets():
-    found = standing([0.7] * 8, {0: 1.0})
-    assert found.hit(1) == pytest.approx(1 / 8)
-    assert found.recall(4) == pytest.approx(1 / 2)
-    assert found.reciprocal_rank() == pytest.approx(np.mean([1 / rank for rank in range(1, 9)]))
-
-
-def test_a_tie_is_broken_for_nobody_whatever_the_order_of_the_documents():
-    assert standing([0.9, 0.9], {0: 1.0}).hit(1) == pytest.approx(0.5)
-    assert standing([0.9, 0.9], {1: 1.0}).hit(1) == pytest.approx(0.5)
-
-
-def test_cosines_that_differ_by_rounding_alone_are_tied():
-    found = standing([0.5, 0.5 + 1e-7], {0: 1.0})
-    assert (found.better.tolist(), found.tied.tolist()) == ([0], [2])
-
-
-@given(
-    st.lists(st.sampled_from([0.2, 0.5, 0.9]), min_size=1, max_size=6),
-    st.data(),
-    st.integers(1, 4),
-)
-def test_measures_are_the_mean_over_all_orders_of_tied_documents(cosines, data, k):
-    rows = data.draw(st.sets(st.integers(0, len(cosines) - 1), min_size=1))
-    gains = {row: float(data.draw(st.integers(1, 3))) for row in sorted(rows)}
-    found = standing(cosines, gains)
-    expected = {name: in_all_orders(cosines, gains, measure) for name, measure in listed(gains, k).items()}
-    assert found.hit(k) == pytest.approx(expected["hit"])
-    assert found.recall(k) == pytest.approx(expected["recall"])
-    assert found.reciprocal_rank() == pytest.approx(expected["mrr"])
-    assert found.ndcg(k) == pytest.approx(expected["ndcg"])
-
-
-def test_blocks_of_queries_change_nothing(monkeypatch):
+def test_ndcg_is_that_of_scikit_learn() -> None:
     rng = np.random.default_rng(0)
-    queries, documents = (rng.standard_normal((n, 8)).astype(np.float32) for n in (7, 30))
-    relevant = [rng.choice(30, 3, replace=False) for _ in range(7)]
-    gains = [np.ones(3)] * 7
-    whole = rank_relevant(queries, documents, relevant, gains)
-    monkeypatch.setattr(ranking, "_BLOCK", 60)
-    parts = rank_relevant(queries, documents, relevant, gains)
-    assert [one.better.tolist() for one in parts] == [one.better.tolist() for one in whole]
+    queries, documents = (rng.normal(size=(n, 5)).astype(np.float32) for n in (1, 30))
+    relevant, gains = [3, 8, 21], [2.0, 1.0, 3.0]
+    (standing,) = rank(ranked(relevant, gains), queries, documents)
+    truth = np.zeros((1, 30))
+    truth[0, relevant] = gains
+    cosines = queries @ (documents / np.linalg.norm(documents, axis=1, keepdims=True)).T
+    assert RETRIEVAL["ndcg@10"](standing) == pytest.approx(ndcg_score(truth, cosines, k=10))
 
 
-def test_length_of_a_vector_does_not_matter():
-    documents = np.array([[10.0, 10.0], [0.1, 0.0]], dtype=np.float32)
-    query = np.array([[5.0, 0.0]], dtype=np.float32)
-    (found,) = rank_relevant(query, documents, [np.array([1])], [np.ones(1)])
-    assert found.hit(1) == 1
+def judged(folder: Path, queries: list, corpus: list, qrels: list) -> None:
+    write_tsv(folder / "a_queries.tsv", "query_id text", queries)
+    write_tsv(folder / "a_corpus.tsv", "doc_id text", corpus)
+    write_tsv(folder / "a_qrels.tsv", "query_id doc_id score", qrels)
+
+
+def test_a_document_with_the_id_of_the_query_is_not_ranked_unless_it_is_relevant(tmp_path: Path) -> None:
+    corpus = [("1", "one"), ("2", "two"), ("3", "three")]
+    judged(
+        tmp_path, [("1", "q one"), ("3", "q three")], corpus, [("1", "2", 1), ("3", "3", 2), ("3", "9", 1)]
+    )
+    (one,) = read_retrieval(tmp_path)
+    assert one.left_out == {0: 0}
+    assert one.relevant[1].tolist() == [2]
+    result = get_suite("retrieval").run(Counted(), tmp_path, SuiteOptions())
+    assert list(result.figures["a"].others) == [name for name in RETRIEVAL if name != "ndcg@10"]
+
+
+def test_judgements_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
+    qrels = [("1", "2", 1), ("1", "2", 1), ("9", "2", 1), ("1", "1", "x"), ("2", "8", 1), ("3", "2", 0)]
+    queries = [("1", "a"), ("2", "b"), ("3", "c"), ("3", "again"), ("4", " ")]
+    judged(tmp_path, queries, [("1", "x"), ("2", "y")], qrels)
+    (one,) = read_retrieval(tmp_path)
+    assert one.queries == ["a"]
+    assert sum(one.skipped.values()) == 7
+
+
+def test_a_set_that_lacks_a_file_is_an_error(tmp_path: Path) -> None:
+    write_tsv(tmp_path / "a_corpus.tsv", "doc_id text", [("1", "x")])
+    with pytest.raises(DataError, match=r"a_queries.tsv, a_qrels.tsv"):
+        read_retrieval(tmp_path)
+    (tmp_path / "a_corpus.tsv").unlink()
+    with pytest.raises(NotThereError):
+        read_retrieval(tmp_path)
+
+
+def test_of_captions_the_first_of_a_test_image_asks_for_the_others(tmp_path: Path) -> None:
+    rows = [
+        ("train", 0, "a", "b", "c"),
+        ("test", 1, "d", "e", ""),
+        ("test", 2, "g", "h", "i"),
+        ("test", 2, "x", "y", "z"),
+    ]
+    write_tsv(tmp_path / "f_captions3.tsv", "split image_index caption1 caption2 caption3", rows)
+    (one,) = read_retrieval(tmp_path)
+    assert (one.queries, one.documents) == (["d", "g"], ["e", "h", "i"])
+    assert [rows.tolist() for rows in one.relevant] == [[0], [1, 2]]
+
+
+def test_entities_asks_the_queries_of_the_test_split(tmp_path: Path) -> None:
+    write_tsv(
+        tmp_path / "er_x_entities.tsv", "entity_id text", [("1", "alpha"), ("2", "beta"), ("3", "gamma")]
+    )
+    rows = [
+        ("test", "q1", "a", "1, 2"),
+        ("train", "q2", "b", "2"),
+        ("test,train", "q3", "c", "3"),
+        ("test", "q4", "d", "9"),
+    ]
+    write_tsv(tmp_path / "er_x_queries.tsv", "split query_id text gold_entity_ids", rows)
+    (one,) = read_entities(tmp_path)
+    assert (one.queries, [rows.tolist() for rows in one.relevant]) == (["a", "c"], [[0, 1], [2]])
+    result = get_suite("entities").run(Counted(), tmp_path, SuiteOptions())
+    assert result.figures["x"].measure == "recall@1"
+    (tmp_path / "er_x_entities.tsv").unlink()
+    with pytest.raises(DataError, match="er_x_entities"):
+        read_entities(tmp_path)

@@ -12,12 +12,12 @@ import yaml
 from evaluation_helpers import letters_model, write_rows
 from rich.console import Console
 
-from distill.evaluation import EvaluatedModel, evaluate, evaluate_suites
 from distill.evaluation import model as model_module
+from distill.evaluation.old_init import EvaluatedModel, evaluate, evaluate_suites
+from distill.evaluation.old_table import render
 from distill.evaluation.result import EvaluationResult
 from distill.evaluation.seeds import group_names
 from distill.evaluation.setting import read_setting
-from distill.evaluation.table import render
 
 PAIRS = (
     "a | 5.0 | a red apple | a red apple!",
@@ -217,7 +217,7 @@ def test_suites_without_sets_have_the_spread_of_their_figures(tmp_path, data):
 
 
 def test_many_sets_have_a_row_each(tmp_path, data, monkeypatch):
-    monkeypatch.setattr("distill.evaluation.table._MOST_COLUMNS", 1)
+    monkeypatch.setattr("distill.evaluation.old_table._MOST_COLUMNS", 1)
     runs = [run_of(tmp_path / f"r-seed{seed}", seed) for seed in range(2)]
     result = evaluate(runs, data=data, bootstrap=20)
     (spread,) = result.over_seeds
@@ -225,7 +225,7 @@ def test_many_sets_have_a_row_each(tmp_path, data, monkeypatch):
 
 
 def test_a_narrow_terminal_has_a_row_for_each_set(tmp_path, data, monkeypatch):
-    monkeypatch.setattr("distill.evaluation.table._LEAST_WIDTH", 40)
+    monkeypatch.setattr("distill.evaluation.old_table._LEAST_WIDTH", 40)
     runs = [run_of(tmp_path / f"r-seed{seed}", seed) for seed in range(2)]
     result = evaluate(runs, data=data, bootstrap=20)
     wide, narrow = (shown(result, width).partition("sts: models")[0] for width in (160, 80))

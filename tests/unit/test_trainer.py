@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from distill.data import windows
 from distill.errors import TrainingError
-from distill.evaluation import evaluate
+from distill.evaluation.old_init import evaluate
 from distill.losses.base import LossBatch
 from distill.losses.pointwise import MSELoss
 from distill.losses.registry import Loss

@@ -1,0 +1,126 @@
+"""Teachers that models are evaluated beside: one that was named, or the one that runs name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from distill.errors import DataError
+from distill.evaluation.models import Model, Spec, Vectors, open_model, open_torch, recall_from
+from distill.layout import RECORD, TARGETS
+from distill.record import RunRecord, TeacherRecord, read_record
+
+
+def run_teacher(
+    run: Path, record: RunRecord, *, device: str = "auto", compute_dtype: str = "float32"
+) -> Model | None:
+    """Return the teacher of a run, with vectors from the run's cache where that exists; None without one.
+
+    A run whose targets were made of several teachers' vectors, or reduced, has a teacher that gives those
+    targets.
+
+    Raises:
+        DataError: if the run does not say how targets were made.
+        TeacherError: if a teacher cannot be found.
+    """
+    if not record.teachers:
+        return None
+    place = Path(record.cache) if record.cache else None
+    parts = [_open_recorded(one, place, device, compute_dtype) for one in record.teachers]
+    if record.targets is None or record.targets.file is None:
+        return parts[0]
+    from distill.data.combination import Combination
+
+    combination = Combination.load(run)
+    if len(combination.names) != len(parts):
+        raise DataError(
+            f"{run / TARGETS} combines {len(combination.names)} teachers, run.json names {len(parts)}"
+        )
+    digest = hashlib.sha256((run / TARGETS).read_bytes()).hexdigest()
+    shares = ", ".join(
+        f"{name} ({share:.1%})" for name, share in zip(combination.names, combination.shares, strict=True)
+    )
+    sizes = [part.size for part in parts]
+    return Model(
+        " + ".join(part.name for part in parts),
+        lambda texts: combination.apply([part.encode(texts) for part in parts]),
+        identity=lambda: f"targets {digest} {' '.join(one.contract_id for one in record.teachers)}",
+        parameters=_total([parameters for parameters, _ in sizes]),
+        megabytes=_total([megabytes for _, megabytes in sizes]),
+        notes=[f"the teacher is the run's targets, made of vectors of {shares}"],
+    )
+
+
+def with_cache(model: Model, folder: str | Path) -> Model:
+    """Return a teacher whose vectors are looked up in the cache in ``folder``, which is not written.
+
+    Raises:
+        EmbedCacheError: if the cache cannot be opened, or holds no teacher of the model's contract.
+    """
+    import embedcache
+
+    contract = model.contract()
+    opened = embedcache.open(folder)
+    entry = opened.teacher(model.name if contract is None else contract.id)
+    model.recall = partial(recall_from, opened, entry)
+    return model
+
+
+def _open_recorded(teacher: TeacherRecord, place: Path | None, device: str, compute_dtype: str) -> Model:
+    from embedcache.contract import Contract
+    from embedcache.errors import EmbedCacheError, TeacherError
+
+    contract = Contract.from_json(teacher.contract)
+    try:
+        model = open_torch(teacher.spec, device, compute_dtype, teacher.name, contract)
+    except TeacherError as error:
+        # Its vectors may all be cached.
+        fault = error
+
+        def encoder(texts: Sequence[str]) -> Vectors:
+            raise fault
+
+        model = Model(teacher.name, encoder, lambda: f"contract {contract.id}", lambda: contract)
+    if place is not None and place.is_dir():
+        try:
+            return with_cache(model, place)
+        except EmbedCacheError as error:
+            # A cache that nobody named is a service; the teacher itself may still be there.
+            model.notes.append(f"the run's cache {place} is not usable: {error}")
+    return model
+
+
+def _total(sizes: Sequence[Any]) -> Any:
+    return sum(sizes) if sizes and None not in sizes else None
+
+
+def find_teacher(
+    models: Sequence[Model], asked: Spec | None, notes: list[str], device: str, compute_dtype: str
+) -> Model | None:
+    """Return the teacher asked for, else the one that all runs name."""
+    if asked is not None:
+        found = open_model(asked, device=device, compute_dtype=compute_dtype)
+        return next((model for model in models if model is found or model.spec == str(asked)), found)
+    teachers: dict[str | None, Model] = {}
+    for run in dict.fromkeys(model.run for model in models if model.run is not None):
+        record = read_record(run)
+        if record is None and not (run / RECORD).exists():
+            continue
+        if record is None:
+            raise DataError(f"{run / RECORD} cannot be read; give --teacher and name {run}/best")
+        one = run_teacher(run, record, device=device, compute_dtype=compute_dtype)
+        if one is not None:
+            teachers.setdefault(one.identity(), one)
+    if len(teachers) > 1:
+        names = ", ".join(one.name for one in teachers.values())
+        notes.append(
+            f"the runs have different teachers ({names}); give --teacher to compare with one of them"
+        )
+        return None
+    for identity, one in teachers.items():
+        named = [model for model in models if model.run is None and model.name == one.name]
+        return next((model for model in named if model.identity() == identity), one)
+    return None
