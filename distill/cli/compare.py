@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
 from distill.cli.evaluate import ALL, table_console
 from distill.cli.ticker import watched
-
-_DRAWS = 2000  # as distill.evaluation.stats.DRAWS_OF_COMPARISON, which loads numpy
 
 
 @click.command("compare")
@@ -28,98 +27,42 @@ _DRAWS = 2000  # as distill.evaluation.stats.DRAWS_OF_COMPARISON, which loads nu
 @click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="Folder of test files")
 @click.option(
     "--bootstrap",
-    type=click.IntRange(min=100),
-    default=_DRAWS,
-    show_default=True,
+    "draws",
+    type=click.IntRange(min=1),
     metavar="N",
-    help="Draws for intervals and p-values",
+    help="Draws for intervals and p-values [default: 2000]",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Chooses the draws")
-@click.option(
-    "--no-contamination",
-    is_flag=True,
-    help="Do not look for the test sets among the texts that runs were trained and chosen on",
-)
-@click.option(
-    "--again", is_flag=True, help="Evaluate anew what a run's folder keeps of an earlier evaluation"
-)
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps")
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Choice of the draws [default: 0]")
+@click.option("--again", is_flag=True, help="Use no evaluation that is kept")
+@click.option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps [default: auto]")
 @click.option(
     "--compute-dtype",
     type=click.Choice(["float32", "bfloat16", "float16", "auto"]),
-    default="float32",
-    show_default=True,
-    help="Number format of the forward pass",
+    help="Number format of the forward pass [default: float32]",
 )
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Also write the result as JSON")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table")
 def compare_command(
-    a: str,
-    b: str,
-    suites: tuple[str, ...],
-    data: Path | None,
-    bootstrap: int,
-    seed: int,
-    no_contamination: bool,
-    again: bool,
-    device: str,
-    compute_dtype: str,
-    out: Path | None,
-    as_json: bool,
+    a: str, b: str, suites: tuple[str, ...], out: Path | None, as_json: bool, **options: Any
 ) -> None:
     """Compare A with B on the same items: difference, 95 % interval, p-value and verdict for each set.
 
-    Models are named as for 'distill eval'. What a run's folder keeps of an evaluation is not encoded again.
+    Models are named as for 'distill eval'. Evaluations that are kept are used.
     """
-    from dataclasses import asdict
-
-    from distill.errors import DataError
-    from distill.evaluation.runner import evaluate_suites
-    from distill.evaluation.stats import compare
+    from distill.report.compare import compare, comparison_tables
+    from distill.report.writers import terminal_tables
 
     if ALL in suites and len(suites) > 1:
         raise click.UsageError(f"--suite {ALL} means every suite: give it alone")
+    given = {name: value for name, value in options.items() if value is not None}
     with watched("") as progress:
-        found = evaluate_suites(
-            [a, b],
-            None if ALL in suites else suites,
-            data=data,
-            beside_teacher=False,
-            contamination=not no_contamination,
-            device=device,
-            compute_dtype=compute_dtype,
-            keep=True,
-            again=again,
-            progress=progress,
-        )
-    if len(found[0].models) != 2:
-        raise DataError(f"{a} would be compared with itself, or a folder of runs is given: name two models")
-    compared = {
-        one.suite: compare(one.models[0][1], one.models[1][1], bootstrap, seed)
-        for one in found
-        if ALL not in suites or one.models[0][1].headline == "average"
-    }
-    names = [facts.name for facts, _ in found[0].models]
-    notes = list(dict.fromkeys(note for one in found for note in one.notes))
-    facts = {
-        "a": names[0],
-        "b": names[1],
-        "draws": bootstrap,
-        "correction": "holm, over the sets of a suite",
-        "suites": [
-            {"suite": suite, "sets": [{**asdict(row), "verdict": row.verdict} for row in rows]}
-            for suite, rows in compared.items()
-        ],
-        "notes": notes,
-    }
+        found = compare(a, b, None if ALL in suites else suites, progress=progress, **given)
+    facts = found.to_json()
     if out is not None:
         from embedcache.fsio import write_json
 
         write_json(out, facts)
     if as_json:
         click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
-        return
-    from distill.report.compare import comparison_tables
-    from distill.report.writers import terminal_tables
-
-    table_console().print(terminal_tables(comparison_tables(names[0], names[1], compared, bootstrap), notes))
+    else:
+        table_console().print(terminal_tables(comparison_tables(found), found.notes))

@@ -62,12 +62,9 @@ _WIDTH_WITHOUT_TERMINAL = 160
     help="Draws for the 95 % intervals; 0 for none [default: 1000]",
 )
 @click.option(
-    "--no-contamination",
-    "contamination",
+    "--contamination",
     is_flag=True,
-    flag_value=False,
-    default=None,
-    help="Do not search the training texts of runs for test sentences",
+    help="Search the training texts of runs for test sentences",
 )
 @click.option(
     "--corpus",

@@ -58,7 +58,7 @@ def evaluate_suites(
     cache: str | Path | None = None,
     beside_teacher: bool = True,
     corpus: str | Path | None = None,
-    contamination: bool = True,
+    contamination: bool = False,
     device: str = "auto",
     compute_dtype: str = "float32",
     limit: int | None = None,
@@ -83,7 +83,8 @@ def evaluate_suites(
         cache: cache to look for the teacher's vectors in; default: the run's. It is not written.
         beside_teacher: evaluate the teacher that a run names as well.
         corpus: training texts of models that are no runs, searched for test sentences.
-        contamination: search the training texts of runs for test sentences.
+        contamination: search the training texts of runs for test sentences, and for test pairs what their
+            checkpoints were chosen on.
         device: ``auto``, ``cpu``, ``cuda`` ...
         compute_dtype: ``float32``, ``bfloat16``, ``float16`` or ``auto``.
         limit, text_column: of the sentences of ``fidelity``.

@@ -57,7 +57,7 @@ class Session:
     teacher_scored: dict[str, Scored] = field(default_factory=dict)
     _digests: dict[Path, str] = field(default_factory=dict)
     _items: dict[str, Items] = field(default_factory=dict)
-    _seen: dict[str, dict[str, Seen] | str] = field(default_factory=dict)
+    _seen: dict[str, dict[str, Seen]] = field(default_factory=dict)
 
     def choose(self, names: Sequence[str] | None, data: Path | None, models: Sequence[Model]) -> None:
         """Choose the suites; with none named, those that find something to read.
@@ -212,31 +212,17 @@ class Session:
         }
 
     def _mark(self, model: Model, suite: str, result: SuiteResult) -> SuiteResult:
-        """Return a result marked with what of its sets the model was trained or chosen on.
-
-        Nobody asks for this, so a run whose training texts are gone is scored all the same, with a note.
-        """
+        """Return a result marked with what of its sets the model was trained or chosen on, if asked for."""
+        run = model.run if self.search else None
         corpus = self.corpus if model.run is None else None
-        if not self.search or CONTAMINATION in result.marks or (model.run is None and corpus is None):
+        if CONTAMINATION in result.marks or (run is None and corpus is None):
             return result
-        place = str(model.run or corpus)
+        place = str(run or corpus)
         if place not in self._seen:
             # One pass over the texts for all suites.
-            items = {(of, name): one for of in self.jobs for name, one in self.items(of).items()}
-            try:
-                self._seen[place] = contamination(
-                    {f"{of} {name}": one for (of, name), one in items.items()},
-                    model.run,
-                    corpus,
-                    self.options.progress,
-                )
-            except (DistillError, EmbedCacheError, OSError) as error:
-                if model.run is None:
-                    raise
-                self._seen[place] = f"contamination is not known: {error}"
+            items = {f"{of} {name}": one for of in self.jobs for name, one in self.items(of).items()}
+            self._seen[place] = contamination(items, run, corpus, self.options.progress)
         seen = self._seen[place]
-        if isinstance(seen, str):
-            return replace(result, notes=(*(note for note in result.notes if note != seen), seen))
         own = {name: seen[f"{suite} {name}"] for name in self.items(suite)}
         return replace(result, marks={**result.marks, **marks(own)}, notes=(*result.notes, *describe(own)))
 
