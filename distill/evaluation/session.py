@@ -190,7 +190,7 @@ class Session:
             return _facts(model, role), stats.with_intervals(result, self.draws, self.options.seed)
 
         folder, key = None, {}
-        if self.keep and (identity := model.identity()) is not None:
+        if self.keep and one.version is not None and (identity := model.identity()) is not None:
             folder = model.run or user_folder(identity)
             key = self._key(one, data, identity)
         (facts, result), was_kept, fault = cached(folder, suite, key, compute, again=self.again)
@@ -201,7 +201,7 @@ class Session:
 
     def _key(self, suite: Suite, data: Path, identity: str) -> dict[str, str]:
         settings = {**suite.settings(self.options), "compute_dtype": self.compute_dtype}
-        settings |= {"draws": self.draws, "draws_seed": self.options.seed}
+        settings |= {"draws": self.draws, "draws_seed": self.options.seed, "version": suite.version}
         if suite.needs_teacher and self.teacher is not None:
             settings["teacher"] = self.teacher.identity()
         return {

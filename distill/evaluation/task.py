@@ -101,6 +101,7 @@ class Suite:
         reads_sentences: ``data`` is a file of plain sentences, not a folder of test files.
         needs_teacher: nothing can be scored without the teacher's vectors.
         on_request: runs only if it is named, because it takes minutes for each model.
+        version: identity of data that are not in ``data``; None if unknown, so that results are not kept.
     """
 
     name: str
@@ -112,6 +113,7 @@ class Suite:
     reads_sentences: bool = False
     needs_teacher: bool = False
     on_request: bool = False
+    version: str | None = ""
 
     def settings(self, options: SuiteOptions) -> dict[str, Any]:
         """Return the options that may change a figure of this suite, by name."""
@@ -170,7 +172,8 @@ def get_suite(name: str) -> Suite:
 
         task = load_task(name.removeprefix("mteb:"))
         run = lambda encode, data, options: evaluate_task(task, encode)  # noqa: E731
-        return Suite(f"mteb:{task.metadata.name}", task.metadata.description, run)
+        revision = None if ":" in name.removeprefix("mteb:") else task.metadata.revision
+        return Suite(f"mteb:{task.metadata.name}", task.metadata.description, run, version=revision)
     found = suites()
     if name in found:
         return found[name]
