@@ -14,6 +14,7 @@ from distill_helpers import TEXTS, small_run
 
 from distill.errors import DataError
 from distill.evaluation.contamination import Seen, contamination, describe, marks
+from distill.evaluation.runner import evaluate
 
 pytest_plugins = ["distill_fixtures"]
 
@@ -123,3 +124,19 @@ def test_a_fine_tuned_student_has_seen_the_texts_of_both_stages(run, changed, tm
 def test_what_is_gone_or_changed_is_not_taken_for_the_same(changed, record, config, told):
     with pytest.raises(DataError, match=told):
         contamination(SETS, changed(record, **config))
+
+
+def test_an_evaluation_marks_figures_only_where_that_is_asked_for(run, tmp_path):
+    rows = [f"s\t{number}\t{left}\t{right}" for number, (left, right) in enumerate(SETS["pairs"])]
+    text = "\n".join(["subset\tscore\tsentence1\tsentence2", *rows]) + "\n"
+    (tmp_path / "stsb_test.tsv").write_text(text, encoding="utf-8")
+    options = {"data": tmp_path, "beside_teacher": False, "bootstrap": 0}
+    assert evaluate(run, **options).models[0][1].marks == {}
+    marked = evaluate(run, contamination=True, **options).models[0][1]
+    assert marked.marks["contamination"]["stsb"]["sentences_seen"] == 2
+    assert any("2 of 7 sentences" in note for note in marked.notes)
+    shutil.copytree(run / "best", tmp_path / "student")
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text(f"{NEW[3]}\n{NEW[4]}\n", encoding="utf-8")
+    other = evaluate(tmp_path / "student", corpus=corpus, **options).models[0][1]
+    assert other.marks["contamination"]["stsb"]["pairs_seen"] == 1
