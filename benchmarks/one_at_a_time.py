@@ -11,8 +11,8 @@ import argparse
 import time
 from pathlib import Path
 
-from distill.evaluation.model import load_model
-from distill.evaluation.old_sts import read_pairs
+from distill.evaluation.files import read_pairs
+from distill.evaluation.models import open_model
 
 _WARM_UP = 10
 
@@ -26,9 +26,8 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=2)
     options = parser.parse_args()
     pairs = read_pairs(options.pairs, "pairs")
-    both = zip(pairs.left, pairs.right, strict=True)
-    texts = [text for pair in both for text in pair][: options.sentences]
-    models = {name: load_model(name, device="cpu").encode for name in options.models}
+    texts = [text for pair in pairs.pairs for text in pair][: options.sentences]
+    models = {name: open_model(name, device="cpu").encode for name in options.models}
     best = dict.fromkeys(models, float("inf"))
     for encode in models.values():
         for text in texts[:_WARM_UP]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distill.errors import DataError
-from distill.evaluation.entities import Catalogue, names_in, read_catalogue
+from distill.evaluation.ranked_sets import Catalogue, read_catalogues
 from embedcache.corpus.folding import fold
 from embedcache.fsio import make_directory, write_bytes
 
@@ -45,14 +45,14 @@ def read_entity_pairs(folder: str | Path) -> EntityPairs:
         DataError: if a set cannot be read or marks no query as of the split test, or nothing is left.
     """
     folder = Path(folder)
-    found = {name: read_catalogue(folder, name) for name in names_in(folder)}
-    asked = {fold(query.text) for one in found.values() for query in one.queries if "test" in query.splits}
+    found = read_catalogues(folder)
+    asked = {fold(text) for one in found.values() for _, text, splits, _ in one.queries if "test" in splits}
     pairs: dict[tuple[str, str], None] = {}
     sets = {}
     for name, one in found.items():
-        if not any("test" in query.splits for query in one.queries):
+        if not any("test" in splits for _, _, splits, _ in one.queries):
             raise DataError(
-                f"{one.files[0]} has no query of the split test, so 'distill eval' asks all of them; "
+                f"{one.path} has no query of the split test, so 'distill eval' asks all of them; "
                 "mark those that nothing is to be learnt from with test in the column split"
             )
         sets[name] = _collect(one, asked, pairs)
@@ -73,15 +73,15 @@ def write_entity_pairs(found: EntityPairs, folder: str | Path) -> None:
 
 def _collect(one: Catalogue, asked: set[str], pairs: dict[tuple[str, str], None]) -> Counter[str]:
     counts = Counter({"entities": len(one.entities)})
-    for query in one.queries:
-        right = [one.entities[name] for name in query.entities if name in one.entities]
-        if "test" in query.splits:
+    for _, text, splits, names in one.queries:
+        right = [one.entities[name] for name in names if name in one.entities]
+        if "test" in splits:
             counts["of the split test"] += 1
-        elif not query.text.strip() or not right:
+        elif not text.strip() or not right:
             counts["empty or without an entity"] += 1
-        elif fold(query.text) in asked:
+        elif fold(text) in asked:
             counts["with the text of a test query"] += 1
         else:
             counts["queries"] += 1
-            pairs.update(dict.fromkeys((query.text, entity) for entity in right))
+            pairs.update(dict.fromkeys((text, entity) for entity in right))
     return counts

@@ -332,10 +332,3 @@ def _interval(ends: Sequence[float] | None) -> Interval | None:
 
 def _named(figures: Mapping[str, tuple[float, float, int]]) -> dict[str, dict[str, float]]:
     return {name: {"mean": mean, "std": std, "n": n} for name, (mean, std, n) in figures.items()}
-
-
-def __getattr__(name: str) -> Any:
-    # The reports of before, until their last reader is gone.
-    import importlib
-
-    return getattr(importlib.import_module("distill.evaluation.old_result"), name)

@@ -17,11 +17,11 @@ from typing import Any
 import yaml
 
 from distill.errors import DataError
-from distill.evaluation.model import weight_bytes
-from distill.evaluation.result import Evaluation, Figure, Interval, ModelFacts, SuiteResult
+from distill.evaluation.result import Figure, Interval, ModelFacts, SuiteResult
+from distill.evaluation.weights import weight_bytes
 from distill.layout import BEST, CONFIG
 from distill.record import RunRecord, find_runs, read_record
-from distill.report.evaluations import comparison_basis, marks, read_evaluations
+from distill.report.evaluations import RunEvaluation, marks, read_evaluations
 from distill.report.paper import Paper, find_paper
 
 MAIN_SUITE = "sts"
@@ -118,7 +118,7 @@ class _Entry:
     folder: Path
     record: RunRecord | None
     config: Mapping[str, Any]
-    evaluations: dict[str, Evaluation]
+    evaluations: dict[str, RunEvaluation]
     notes: list[str]
 
     @property
@@ -224,11 +224,7 @@ def _read(folder: Path) -> _Entry:
 
 def _leave_out_others(suite: str, entries: Sequence[_Entry]) -> None:
     """Leave out evaluations on other items, or with other settings, than most: they cannot be compared."""
-    there = {
-        id(entry): comparison_basis(entry.evaluations[suite])
-        for entry in entries
-        if suite in entry.evaluations
-    }
+    there = {id(entry): entry.evaluations[suite].basis for entry in entries if suite in entry.evaluations}
     ((usual, _),) = Counter(there.values()).most_common(1) or [("", 0)]
     for entry in entries:
         if there.get(id(entry), usual) != usual:
@@ -241,7 +237,9 @@ def _student(name: str, group: Sequence[_Entry]) -> Row:
     suites, repeated = {}, dict[str, None]()
     for suite in dict.fromkeys(suite for entry in group for suite in entry.evaluations):
         counted = _once([entry for entry in group if suite in entry.evaluations], repeated)
-        suites[suite] = _suite_scores([_scored(entry.evaluations[suite]) for entry in counted])
+        suites[suite] = _suite_scores(
+            [(one.result, one.retention) for entry in counted for one in [entry.evaluations[suite]]]
+        )
     first = group[0].record
     shared = set.intersection(*(set(entry.notes) for entry in group))
     notes = [
@@ -249,9 +247,8 @@ def _student(name: str, group: Sequence[_Entry]) -> Row:
     ]
     for entry in group:
         for suite, evaluation in entry.evaluations.items():
-            _, result = evaluation.students[0]
-            notes += marks(suite, result)
-            if result.main and evaluation.teacher is None and first and first.teachers:
+            notes += marks(suite, evaluation.result)
+            if evaluation.result.main and evaluation.teacher is None and first and first.teachers:
                 notes.append("no retention: evaluated without its teacher")
     chosen = _once([entry for entry in group if entry.dev_score is not None], {})
     best = group[0].folder / BEST
@@ -296,7 +293,7 @@ def _teachers(entries: Sequence[_Entry]) -> list[Row]:
         _, models = found.setdefault(key, (entry.teacher, {}))
         for suite, one in entry.evaluations.items():
             if one.teacher is not None:
-                models.setdefault(suite, one.models[0])
+                models.setdefault(suite, one.teacher)
     return [
         Row(
             name,
@@ -307,12 +304,6 @@ def _teachers(entries: Sequence[_Entry]) -> list[Row]:
         )
         for name, models in found.values()
     ]
-
-
-def _scored(evaluation: Evaluation) -> tuple[SuiteResult, Figure | None]:
-    """Return the figures of the one student of an evaluation, and its retention."""
-    facts, result = evaluation.students[0]
-    return result, evaluation.retention(facts.name)
 
 
 def _suite_scores(models: Sequence[tuple[SuiteResult, Figure | None]]) -> SuiteScores:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,11 @@ from sklearn.model_selection import GridSearchCV, PredefinedSplit, StratifiedKFo
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from distill.evaluation.classification import ALL, DEV, TEST, TRAIN, LabelledSet, score_set
-from distill.evaluation.classifier import STRENGTHS, assign_folds
-from distill.evaluation.encoding import Encoded, encode_distinct
-from distill.evaluation.nli import load_sick, load_snli
-from distill.evaluation.old_init import EvaluatedModel, evaluate, load_model
-from distill.evaluation.transfer import TRANSFER_SETS, load_transfer
+from distill.evaluation import evaluate
+from distill.evaluation.logistic import STRENGTHS, assign_folds
+from distill.evaluation.models import open_model
+from distill.evaluation.probes import ALL, DEV, TEST, TRAIN, Probe, read_nli, read_transfer, score_probe
+from distill.evaluation.task import SuiteOptions
 
 pytestmark = pytest.mark.integration
 
@@ -26,6 +26,8 @@ MODELS = Path(os.environ.get("DISTILL_MODELS", Path.home() / ".cache" / "real-mo
 DATA = Path(os.environ.get("DISTILL_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 TREC = DATA / "senteval_trec.tsv"
 LEARNT = 800
+
+Vectors = Mapping[str, np.ndarray]
 
 
 @pytest.mark.skipif(not TREC.is_file(), reason="needs the folder of test files beside the checkout")
@@ -38,11 +40,10 @@ def test_trec_agrees_with_scikit_learn_by_hand(tmp_path):
     kept = [f"{row['split']}\t{row['label']}\t{row['text']}" for row in (*train, *test)]
     (tmp_path / TREC.name).write_text("\n".join(["split\tlabel\ttext", *kept]) + "\n", encoding="utf-8")
 
-    model = load_model("minilm-l6", device="cpu")
-    result = evaluate(model, suite="transfer", data=tmp_path, bootstrap=0)
-    sets = result[model.name].to_json()["sets"]
-    assert isinstance(sets, dict)
-    assert sets["trec"]["items"] == len(test)
+    model = open_model("minilm-l6", device="cpu")
+    ((_, result),) = evaluate(model, suite="transfer", data=tmp_path, bootstrap=0).models
+    trec = result.figures["trec"]
+    assert trec.items == len(test)
 
     names = sorted({row["label"] for row in train})
     labels = np.array([names.index(row["label"]) for row in train])
@@ -54,8 +55,8 @@ def test_trec_agrees_with_scikit_learn_by_hand(tmp_path):
     ).fit(vectors[: len(train)], labels)
     gold = np.array([names.index(row["label"]) for row in test])
     expected = 100 * by_hand.score(vectors[len(train) :], gold)
-    assert abs(sets["trec"]["score"] - expected) <= 0.5
-    assert sets["trec"]["score"] > 75
+    assert abs(trec.value - expected) <= 0.5
+    assert trec.value > 75
 
 
 GRID = {"logisticregression__C": [2.0**power for power in range(-12, 0, 2)]}
@@ -70,8 +71,12 @@ def searched() -> GridSearchCV:
     return GridSearchCV(pipeline(), GRID, cv=StratifiedKFold(10, shuffle=True, random_state=1))
 
 
-def features_by_hand(one: LabelledSet, part: str, encoded: Encoded) -> np.ndarray:
-    sides = [encoded.pick(side).astype(np.float64) for side in zip(*one.parts[part].texts, strict=True)]
+def pick(vectors: Vectors, texts: Sequence[str]) -> np.ndarray:
+    return np.array([vectors[text] for text in texts])
+
+
+def features_by_hand(one: Probe, part: str, vectors: Vectors) -> np.ndarray:
+    sides = [pick(vectors, side).astype(np.float64) for side in zip(*one.parts[part].texts, strict=True)]
     if len(sides) == 1:
         return sides[0]
     left, right = sides
@@ -79,7 +84,7 @@ def features_by_hand(one: LabelledSet, part: str, encoded: Encoded) -> np.ndarra
     return np.hstack([*own, left * right, np.abs(left - right)])
 
 
-def by_hand(one: LabelledSet, encoded: Encoded, chosen: float) -> tuple[np.ndarray, np.ndarray]:
+def by_hand(one: Probe, encoded: Vectors, chosen: float) -> tuple[np.ndarray, np.ndarray]:
     """Return (gold, predicted): the protocol of the set, with scikit-learn's own folds.
 
     Where folds choose one strength for a test split, luck decides between strengths that do equally well in
@@ -102,30 +107,26 @@ def by_hand(one: LabelledSet, encoded: Encoded, chosen: float) -> tuple[np.ndarr
 
 
 @pytest.fixture(scope="module")
-def labelled_sets() -> dict[str, LabelledSet]:
+def labelled_sets() -> dict[str, Probe]:
     """Every set that is in the folder, as the two suites read it."""
     if not DATA.is_dir():
         return {}
-    transfer = {name: load_transfer(DATA, name) for name in TRANSFER_SETS}
-    found = transfer | {"sicke": load_sick(DATA), "snli": load_snli(DATA, seed=0)}
-    return {name: one for name, one in found.items() if one is not None}
+    found = [*read_transfer(DATA), *read_nli(DATA, seed=0, pairs=SuiteOptions().snli_pairs)]
+    return {one.name: one for one in found}
 
 
 @pytest.fixture(scope="module")
-def encoded(labelled_sets) -> Encoded:
+def encoded(labelled_sets) -> Vectors:
     """The vectors of all their texts, from the smallest of BERT's published sizes with mean pooling."""
     from embedcache.teacher.load import load_teacher
 
     if not (labelled_sets and (MODELS / "bert-tiny").is_dir()):
         pytest.skip("needs bert-tiny in DISTILL_MODELS and the labelled sets in DISTILL_DATA")
     encoder = load_teacher(MODELS / "bert-tiny", pooling="mean", device="cpu").model
-
-    def encode(texts) -> np.ndarray:
-        return np.asarray(encoder.encode(list(texts), batch_size=128, show_progress_bar=False))
-
-    model = EvaluatedModel("bert-tiny", None, None, 128, encode)
     examples = [examples for one in labelled_sets.values() for examples in one.parts.values()]
-    return encode_distinct(model, [text for part in examples for texts in part.texts for text in texts])
+    texts = list(dict.fromkeys(text for part in examples for texts in part.texts for text in texts))
+    vectors = encoder.encode(texts, batch_size=128, show_progress_bar=False)
+    return dict(zip(texts, np.asarray(vectors), strict=True))
 
 
 @pytest.mark.slow
@@ -136,7 +137,7 @@ def test_a_set_agrees_with_scikit_learn_by_hand(name, labelled_sets, encoded):
     if name not in labelled_sets:
         pytest.skip(f"DISTILL_DATA does not hold {name}")
     one = labelled_sets[name]
-    score, answers = score_set(one, encoded, seed=0)
+    score, answers = score_probe(one, lambda texts: pick(encoded, texts), seed=0)
     gold, predicted = by_hand(one, encoded, answers.strengths[0])
     assert score.items == len(gold)
     assert score.value == pytest.approx(100 * np.mean(predicted == gold), abs=0.5)

@@ -13,8 +13,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Normalize
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
-from distill.evaluation.old_init import load_model
-from distill.evaluation.old_sts import read_pairs
+from distill.evaluation.files import read_pairs
+from distill.evaluation.models import open_model
 from distill.export import export_onnx
 from distill.onnx_encoder import OnnxEncoder
 from distill.students.registry import StudentOptions
@@ -54,7 +54,7 @@ def test_the_graph_gives_the_models_vectors(saved: Path, exported: Path) -> None
     wanted = SentenceTransformer(str(saved), device="cpu").encode(TEXTS, show_progress_bar=False)
     np.testing.assert_allclose(OnnxEncoder(exported).encode(TEXTS), wanted, atol=1e-5)
     np.testing.assert_allclose(OnnxEncoder(exported).encode([""]), wanted[40:41], atol=1e-5)
-    np.testing.assert_allclose(load_model(exported).encode(TEXTS), wanted, atol=1e-5)
+    np.testing.assert_allclose(open_model(exported).encode(TEXTS), wanted, atol=1e-5)
     again = SentenceTransformer(str(exported), device="cpu").encode(TEXTS, show_progress_bar=False)
     np.testing.assert_allclose(again, wanted, atol=1e-6)
 

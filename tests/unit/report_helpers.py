@@ -10,15 +10,11 @@ from typing import Any
 import numpy as np
 import yaml
 
-from distill.digests import model_digest
-from distill.evaluation.kept import Noted, new_kept, write_kept
-from distill.evaluation.old_fidelity import FidelityScores
-from distill.evaluation.old_geometry import GeometryScores
-from distill.evaluation.old_latency import LatencyScores
-from distill.evaluation.options import BOOTSTRAP
-from distill.evaluation.result import ModelReport
-from distill.evaluation.scores import Draws, PairOutcomes, Scores, SetScore, SetScores
-from distill.evaluation.stopwatch import Timing
+from distill.evaluation.cache import write_kept
+from distill.evaluation.contamination import Seen, marks
+from distill.evaluation.latency import SPEED, figures_of
+from distill.evaluation.models import open_model
+from distill.evaluation.result import AVERAGE, Evaluation, Figure, ModelFacts, Outcomes, SuiteResult
 from distill.record import CorpusRecord, RunRecord, TeacherRecord, TrainResult, digest_of
 
 CONTRACT = {"architecture": "a1b2", "dimension": 384, "pooling": "mean", "prompt": "", "weights": "c3d4"}
@@ -37,7 +33,6 @@ def make_run(
     finished: bool = True,
     parameters: int = 4_435_456,
     recipe: str | None = None,
-    speed: float = 4431.9,
     size: int = 120_000,
     **settings: Any,
 ) -> Path:
@@ -88,107 +83,78 @@ def make_run(
         "".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8"
     )
     if sets is not None:
-        beside = None if teacher_sets is None else report("minilm-l6", "teacher", set_scores(teacher_sets))
-        own = set_scores(sets)
-        # What is kept has no retention: who the teacher is may change.
-        keep(folder, "sts", report(folder.name, "model", own, None, facts, parameters, speed), beside)
+        keep(folder, "sts", sts(sets, facts), None if teacher_sets is None else sts(teacher_sets), parameters)
     return folder
 
 
-def set_scores(figures: Mapping[str, float], pairs: int = 60) -> SetScores:
+def sts(sets: Mapping[str, float], marks: Mapping[str, Any] | None = None, pairs: int = 60) -> SuiteResult:
     """Sets of made-up pairs; the better the figure, the closer the cosines to the scores."""
-    scores = {}
-    for place, (name, figure) in enumerate(figures.items()):
+    figures = {}
+    for place, (name, figure) in enumerate(sets.items()):
         rng = np.random.default_rng(place)
         gold = rng.uniform(0, 5, pairs).round(1)
         cosines = np.clip(gold / 5 * 0.7 + 0.2 + rng.normal(0, (100 - figure) / 150, pairs), -1, 1)
-        interval = (figure - 1.5, figure + 1.25)
-        pearson, beside = figure - 2.0, (figure - 3.5, figure - 0.75)
-        label = {"stsb": "STS-B", "sickr": "SICK-R"}.get(name, name.upper())
-        scores[name] = SetScore(
-            label,
-            "spearman",
-            figure,
-            pairs,
-            0,
-            {"pearson": pearson},
-            PairOutcomes(gold, cosines),
-            interval,
-            {"pearson": beside},
+        figures[name] = Figure(
+            *(figure, "spearman", (figure - 1.5, figure + 1.25), pairs, {"pearson": figure - 2.0}),
+            outcomes=Outcomes.of_pairs(gold, cosines),
         )
-    average = sum(figures.values()) / len(figures)
-    averages = average + np.random.default_rng(1).normal(0, 0.5, BOOTSTRAP)
-    return SetScores(scores, 7, (average - 1.1, average + 0.9), Draws(BOOTSTRAP, 0, averages))
-
-
-def report(
-    name: str,
-    role: str,
-    scores: Scores,
-    retention: float | None = None,
-    facts: Mapping[str, object] | None = None,
-    parameters: int = 22_713_216,
-    speed: float | None = 300.4,
-) -> ModelReport:
-    return ModelReport(name, role, parameters, parameters * 4e-6, 384, speed, scores, retention, facts or {})
+    average = sum(sets.values()) / len(sets)
+    return SuiteResult(figures, average_interval=(average - 1.1, average + 0.9), marks=marks or {})
 
 
 def keep(
-    folder: Path, suite: str, model: ModelReport, teacher: ModelReport | None, *notes: str, **facts: Any
+    folder: Path,
+    suite: str,
+    model: SuiteResult,
+    teacher: SuiteResult | None,
+    parameters: int = 4_435_456,
 ) -> None:
     """Keep an evaluation in the run's folder, as ``distill eval`` does."""
-    models = [one.to_json() for one in (teacher, model) if one is not None]
-    settings = json.dumps(facts, sort_keys=True)
-    digest = {"student": str(model_digest(str(folder))), "sentences": "s", "settings": settings}
-    result = {**facts, "suite": suite, "models": models, "notes": list(notes)}
-    beside = None if teacher is None else Noted(teacher)
-    write_kept(folder, new_kept(suite, digest, None, result, Noted(model), beside))
+    models = [(ModelFacts(folder.name, "student", parameters, parameters * 4e-6, 128), model)]
+    intervals = {}
+    if teacher is not None:
+        models.insert(0, (ModelFacts("minilm-l6", "teacher", 22_713_216, 90.9, 384), teacher))
+        if model.headline == AVERAGE:
+            share = 100 * model.average / teacher.average
+            intervals[folder.name] = (share - 0.2, share + 0.2)
+    evaluation = Evaluation(suite, tuple(models), "minilm-l6" if teacher else None, (), intervals)
+    key = {"data": "d", "model": str(open_model(folder).identity()), "settings": "{}", "version": "1"}
+    assert write_kept(folder, key, evaluation) == ""
 
 
 def keep_geometry(folder: Path, alignment: float, uniformity: float) -> None:
-    def scores(by: float) -> GeometryScores:
-        ends = {"alignment": (alignment + by - 0.01, alignment + by + 0.02)}
-        lying = (alignment + by, uniformity + by, 0.1, 90.5, 384)
-        return GeometryScores(*lying, intervals=ends, drawn=Draws(BOOTSTRAP, 0))
+    def result(by: float) -> SuiteResult:
+        value = alignment + by
+        near = Figure(value, "alignment", (value - 0.01, value + 0.02))
+        return SuiteResult({"alignment": near, "uniformity": Figure(uniformity + by, "uniformity")}, None)
 
-    keep(
-        folder,
-        "geometry",
-        report(folder.name, "model", scores(0.0)),
-        report("minilm-l6", "teacher", scores(-0.02)),
-        "600 distinct sentences",
-    )
+    keep(folder, "geometry", result(0.0), result(-0.02))
 
 
-def keep_latency(
-    folder: Path, seconds: float, threads: int = 2, teacher: bool = True, in_batches: float | None = None
-) -> None:
+def keep_latency(folder: Path, seconds: float, threads: int = 2) -> None:
     """Keep a timing of a thousand sentences a pass; the teacher takes four times as long."""
 
-    def scores(factor: float) -> LatencyScores:
-        single, batch = ([one * factor] * 3 for one in (seconds, in_batches or seconds))
-        return LatencyScores(Timing(single, 1.0, 2.0, batch), 1000, "sentence-transformers")
+    def result(factor: float) -> SuiteResult:
+        timing = {"single": [seconds * factor] * 3, "batch": [seconds * factor] * 3, "p50_ms": 1, "p95_ms": 2}
+        figures = figures_of({**timing, "peak_megabytes": None}, 1000)
+        return SuiteResult(figures, SPEED, settings={"processor": "some CPU", "threads": threads})
 
-    beside = report("minilm-l6", "teacher", scores(4), speed=None) if teacher else None
-    own = report(folder.name, "model", scores(1), speed=None)
-    keep(folder, "latency", own, beside, processor="some CPU", threads=threads)
+    keep(folder, "latency", result(1), result(4))
 
 
 def keep_fidelity(folder: Path) -> None:
-    ends = {"cosine_p05": (0.79, 0.81)}
-    scores = FidelityScores(0.91, 0.8, 0.5, 88.0, 61.0, intervals=ends, drawn=Draws(BOOTSTRAP, 0))
-    keep(folder, "fidelity", report(folder.name, "model", scores), None)
+    figures = {"cosine_mean": Figure(0.91, "cosine"), "cosine_p05": Figure(0.8, "cosine", (0.79, 0.81))}
+    keep(folder, "fidelity", SuiteResult(figures, None), None)
 
 
 def some_runs(place: Path) -> list[Path]:
     """Two seeds of one student, another loss, and a run that is not finished."""
-    facts = {
-        "selected_on": [{"set": "stsb", "file": "pairs.tsv", "pairs": 50, "of": 60}],
-        "contamination": {
-            "stsb": {"sentences": 120, "sentences_seen": 12, "pairs": 60, "pairs_seen": 3},
-            "sickr": {"sentences": 90, "sentences_seen": 0, "pairs": 45, "pairs_seen": 0},
-        },
-    }
+    facts = marks(
+        {
+            "stsb": Seen(120, 12, 60, 3, selected_on=50),
+            "sickr": Seen(90, 0, 45, 0, selected_on=0),
+        }
+    )
     runs = [
         make_run(place / "l2-seed0", seed=0, sets={"sts12": 59.4, "stsb": 59.9, "sickr": 59.0}),
         make_run(place / "l2-seed1", seed=1, sets={"sts12": 60.4, "stsb": 61.9, "sickr": 58.0}),
@@ -199,7 +165,6 @@ def some_runs(place: Path) -> list[Path]:
             sets={"sts12": 64.1, "stsb": 70.2, "sickr": 63.3},
             facts=facts,
             parameters=17_389_824,
-            speed=1900.2,
         ),
         make_run(place / "mse-cut", loss="mse", finished=False),
     ]

@@ -91,14 +91,6 @@ WITH_TYPES = {name: imports_of(path, typing=True) for name, path in MODULES.item
 # Circles that only type checkers see, by the modules in them. None is added.
 CIRCLES_OF_TYPES = [
     {"distill.config", "distill.losses.registry"},
-    {
-        "distill",
-        "distill.evaluation.archive",
-        "distill.evaluation.latency",
-        "distill.evaluation.runner",
-        "distill.report.assemble",
-        "distill.report.run_card",
-    },
     {"distill.evaluation.result", "distill.evaluation.table"},
 ]
 

@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 import yaml
-from kept_helpers import Bench
-from report_helpers import CONTRACT, keep, keep_geometry, make_run, report, set_scores
+from report_helpers import CONTRACT, keep, keep_geometry, make_run, sts
+from suite_helpers import model, write_pairs
 
 from distill.card import BEGIN, END, render_card, update_card, with_evaluation, write_card
 from distill.digests import folder_digest, model_digest
+from distill.evaluation import evaluate
+from distill.evaluation.models import open_model
+from distill.evaluation.result import Evaluation
 from distill.record import CorpusRecord, RunRecord, TeacherRecord, TrainResult
 from distill.report import rows, writers
 from embedcache import fsio
@@ -163,7 +166,7 @@ def test_only_what_is_between_the_marks_is_changed(tmp_path):
     assert b"old" not in content
     # The card is no part of the student: evaluations stay valid.
     assert (model_digest(str(run)), folder_digest(run / "best")) == before
-    keep(run, "sts", report("run", "model", set_scores({"stsb": 61.0})), None)
+    keep(run, "sts", sts({"stsb": 61.0}), None)
     assert update_card(run) is None
     assert b"61.00" in place.read_bytes()
     assert b"65.00" not in place.read_bytes()
@@ -208,28 +211,35 @@ def test_a_card_that_cannot_be_read_is_named_and_left(tmp_path):
     assert place.read_bytes() == b"\xff\xfe"
 
 
-class TestEvaluating:
-    @pytest.fixture
-    def bench(self, tmp_path, monkeypatch) -> Bench:
-        return Bench(tmp_path, monkeypatch)
+def evaluated(run: Path, data: Path, **options: Any) -> Evaluation:
+    """Evaluate the run with a model in memory in place of its student."""
+    student = model(run.name)
+    student.run, student.identity = run, open_model(run).identity
+    return evaluate(student, data=data, bootstrap=0, contamination=False, beside_teacher=False, **options)
 
-    def test_an_evaluation_that_is_kept_is_on_the_card_and_still_good(self, bench):
-        place = run_with_card(bench.run)
-        bench.evaluate(keep=False)
-        assert place.read_bytes() == MARKED.encode()
-        bench.evaluate()
-        bench.encoded()
-        assert "### sts" in place.read_text(encoding="utf-8")
-        bench.evaluate()
-        assert bench.encoded() == {}
 
-    def test_a_card_that_cannot_be_written_costs_a_note_only(self, bench, monkeypatch):
-        place = run_with_card(bench.run)
+def test_an_evaluation_that_is_kept_is_on_the_card_and_stays_valid(tmp_path):
+    run, data = make_run(tmp_path / "run"), tmp_path / "data"
+    data.mkdir()
+    write_pairs(data / "stsb_test.tsv")
+    place = run_with_card(run)
+    evaluated(run, data, keep=False)
+    assert place.read_bytes() == MARKED.encode()
+    evaluated(run, data, keep=True)
+    assert "### sts" in place.read_text(encoding="utf-8")
+    assert any("--again" in note for note in evaluated(run, data, keep=True).notes)
 
-        def refuse(step: str, path: Path) -> None:
-            if path.parent == place.parent:
-                raise OSError(errno.EROFS, "read-only")
 
-        monkeypatch.setattr(fsio, "on_write_step", refuse)
-        assert any(str(place) in note for note in bench.evaluate().notes)
-        assert place.read_bytes() == MARKED.encode()
+def test_a_card_that_cannot_be_written_costs_a_note_only(tmp_path, monkeypatch):
+    run, data = make_run(tmp_path / "run"), tmp_path / "data"
+    data.mkdir()
+    write_pairs(data / "stsb_test.tsv")
+    place = run_with_card(run)
+
+    def refuse(step: str, path: Path) -> None:
+        if path.parent == place.parent:
+            raise OSError(errno.EROFS, "read-only")
+
+    monkeypatch.setattr(fsio, "on_write_step", refuse)
+    assert any(str(place) in note for note in evaluated(run, data, keep=True).notes)
+    assert place.read_bytes() == MARKED.encode()

@@ -6,24 +6,30 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from evaluation_helpers import read_task, write_rows
+from suite_helpers import write_tsv
 
 from distill.cli.main import cli
 from distill.data.triples import read_triples
 from distill.errors import DataError
 from distill.evaluation.entity_pairs import read_entity_pairs, write_entity_pairs
-from distill.evaluation.tasks import NotThereError
+from distill.evaluation.ranked_sets import read_entities
+from distill.evaluation.task import NotThereError
 
 QUERIES = "split | query_id | text | gold_entity_ids"
 ENTITIES = "entity_id | text"
+
+
+def write_set(folder: Path, stem: str, header: str, *rows: str) -> Path:
+    columns = header.replace(" | ", " ")
+    return write_tsv(folder / f"{stem}.tsv", columns, [row.split(" | ") for row in rows])
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     folder = tmp_path / "data"
     folder.mkdir()
-    write_rows(folder, "er_sky_entities", ENTITIES, "E | the east", "N | the north", "F | the east")
-    write_rows(
+    write_set(folder, "er_sky_entities", ENTITIES, "E | the east", "N | the north", "F | the east")
+    write_set(
         folder,
         "er_sky_queries",
         QUERIES,
@@ -44,14 +50,14 @@ def test_each_query_has_a_pair_with_every_right_text(data):
 
 
 def test_nothing_that_the_suite_asks_is_learnt_from(data):
-    asked = set(read_task("entities", data).sets[0].queries)
+    asked = set(read_entities(data)[0].queries)
     assert asked == {"Where it dawns", "up"}
     assert asked.isdisjoint(read_entity_pairs(data).texts)
 
 
 def test_a_query_with_the_text_of_a_test_query_of_any_set_is_left_out(data):
-    write_rows(data, "er_sea_entities", ENTITIES, "K | kelp", "S | salt")
-    write_rows(
+    write_set(data, "er_sea_entities", ENTITIES, "K | kelp", "S | salt")
+    write_set(
         data,
         "er_sea_queries",
         QUERIES,
@@ -66,20 +72,20 @@ def test_a_query_with_the_text_of_a_test_query_of_any_set_is_left_out(data):
 
 def test_queries_without_a_text_or_an_entity_are_counted(data):
     rows = ("train | a |  | E", "train | b | lost | X", "train | c | found | X,N", "train | d | bare | ")
-    write_rows(data, "er_sky_queries", QUERIES, *rows, "test | e | up | N")
+    write_set(data, "er_sky_queries", QUERIES, *rows, "test | e | up | N")
     found = read_entity_pairs(data)
     assert found.pairs == [("found", "the north")]
     assert found.sets["sky"]["empty or without an entity"] == 3
 
 
 def test_sets_without_a_test_split_are_refused(data):
-    write_rows(data, "er_sky_queries", QUERIES, "train | a | sunrise | E", " | b | cold | N")
+    write_set(data, "er_sky_queries", QUERIES, "train | a | sunrise | E", " | b | cold | N")
     with pytest.raises(DataError, match=r"er_sky_queries\.tsv has no query of the split test"):
         read_entity_pairs(data)
 
 
 def test_sets_with_nothing_to_learn_from_are_refused(data):
-    write_rows(data, "er_sky_queries", QUERIES, "test | a | sunrise | E")
+    write_set(data, "er_sky_queries", QUERIES, "test | a | sunrise | E")
     with pytest.raises(DataError, match="no query to learn from"):
         read_entity_pairs(data)
 

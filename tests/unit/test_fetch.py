@@ -16,10 +16,9 @@ from fetch_helpers import FORUM, NEWS, WRITTEN, serving, table
 from distill.errors import DataError
 from distill.evaluation import fetch
 from distill.evaluation.fetch import fetch_suite
-from distill.evaluation.old_sts import read_pairs
+from distill.evaluation.files import read_pairs
 from distill.evaluation.source_tables import Table, fetchable_suites, tables_of
-from distill.evaluation.suite_files import SUITE_FILES
-from distill.evaluation.suites import SUITES
+from distill.evaluation.task import get_suite, suites
 
 
 def sha256(data: bytes) -> str:
@@ -367,7 +366,7 @@ def test_what_is_fetched_is_what_the_suite_reads(suite, one):
     # Capitals stand for any name.
     wanted = [
         file.columns
-        for file in SUITE_FILES[suite]
+        for file in get_suite(suite).files
         if re.fullmatch(re.sub(r"[A-Z]+[0-9]?", ".+", file.stem), one.stem)
     ]
     assert wanted or one.stem in OTHERS
@@ -375,6 +374,6 @@ def test_what_is_fetched_is_what_the_suite_reads(suite, one):
 
 
 def test_there_are_sources_for_the_suites_that_read_files():
-    assert fetchable_suites() == [suite for suite in sorted(SUITES) if suite != "fidelity"]
+    assert fetchable_suites() == [suite for suite in sorted(suites()) if suite != "fidelity"]
     with pytest.raises(DataError, match="choose one of entities"):
         tables_of("nothing")

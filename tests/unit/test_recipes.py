@@ -12,7 +12,7 @@ from distill.config.models import RunConfig
 from distill.config.recipes import FOLDER, Recipe, find_recipe, recipes
 from distill.config.sources import load_config
 from distill.errors import ConfigError
-from distill.evaluation.suites import SUITES
+from distill.evaluation.task import suites
 
 ALL = recipes()
 ROWS = 500_000
@@ -37,7 +37,7 @@ def test_every_recipe_is_a_configuration_that_can_be_run(name):
     assert all(0 < figure < 101 for figure in recipe.about.figures.values())
     # The user's own places are left to the user.
     assert not {"cache", "corpus", "out", "seed", "start", "triples"} & set(recipe.config)
-    assert recipe.about.suite is None or recipe.about.suite in SUITES
+    assert recipe.about.suite is None or recipe.about.suite in suites()
 
 
 def test_there_is_a_recipe_for_every_row_of_the_tables():

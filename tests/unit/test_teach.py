@@ -17,7 +17,7 @@ from distill.classification.teach import resume_teach
 from distill.cli.main import cli
 from distill.cli.progress import print_teach
 from distill.errors import CheckpointError, ConfigError, DataError, StudentError
-from distill.evaluation.training_texts import selection_data, training_texts
+from distill.evaluation.contamination import contamination
 from distill.training.start import default_out
 from embedcache.pairs import join_pair
 from embedcache.teacher.classifier import ClassifierHead
@@ -155,11 +155,15 @@ def test_of_pairs_the_second_text_counts(encoder, tmp_path):
 
 
 def test_what_it_was_taught_with_is_found_again(taught, animals):
-    (texts,) = training_texts(taught.folder)
-    trained = [text for text, split in zip(TEXTS, SPLITS, strict=True) if split == "train"]
-    assert [text for block in texts.stream() for text in block] == trained
-    assert selection_data(taught.folder) == []
-    assert texts.name == animals.stem
+    of_split = {name: [text for text, of in zip(TEXTS, SPLITS, strict=True) if of == name] for name in SPLITS}
+    only = {name: sorted({*of} - {*of_split["train"]}) for name, of in of_split.items() if name != "train"}
+    items = {"train": [(text,) for text in of_split["train"]]}
+    items |= {name: [(text,) for text in of] for name, of in only.items()}
+    seen = contamination(items, taught.folder)
+    assert {name: one.sentences_seen for name, one in seen.items()} == {
+        "train": len({*of_split["train"]}),
+        **dict.fromkeys(only, 0),
+    }
 
 
 def test_a_run_is_taught_further(taught, animals, tmp_path):
