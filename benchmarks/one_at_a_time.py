@@ -27,7 +27,8 @@ def main() -> None:
     options = parser.parse_args()
     pairs = read_pairs(options.pairs, "pairs")
     texts = [text for pair in pairs.pairs for text in pair][: options.sentences]
-    models = {name: open_model(name, device="cpu").encode for name in options.models}
+    # Encoders, since a model remembers vectors.
+    models = {name: open_model(name, device="cpu").encoder for name in options.models}
     best = dict.fromkeys(models, float("inf"))
     for encode in models.values():
         for text in texts[:_WARM_UP]:

@@ -118,6 +118,7 @@ class Session:
                     f"no retention: the run's teacher {self.teacher.name} cannot be used: {error}"
                 )
                 return
+        self._note_vectors(self.teacher)
 
     def score_student(self, model: Model) -> dict[str, Scored]:
         """Score one model on all suites, mark its figures, and keep both."""
@@ -134,17 +135,20 @@ class Session:
         if used and model.run is not None:
             files = ", ".join(kept_path(model.run, name).name for name in used)
             self.notes.append(f"{model.name}: {files} in {model.run} used; --again evaluates again")
-        if model.recalled:
-            self.notes.append(
-                f"vectors of {model.name}: {model.recalled} cached, {model.encoded} encoded now"
-            )
-        self.notes += model.notes
+        self._note_vectors(model)
         if changed and model.run is not None:
             from distill.card import update_card
 
             if fault := update_card(model.run):
                 self.notes.append(fault)
         return found
+
+    def _note_vectors(self, model: Model) -> None:
+        if model.recalled:
+            self.notes.append(
+                f"vectors of {model.name}: {model.recalled} cached, {model.encoded} encoded now"
+            )
+        self.notes += model.notes
 
     def evaluation(self, suite: str, students: Sequence[Scored]) -> Evaluation:
         """Return what is found out on one suite."""

@@ -43,6 +43,8 @@ def run_teacher(
     shares = ", ".join(
         f"{name} ({share:.1%})" for name, share in zip(combination.names, combination.shares, strict=True)
     )
+    if record.targets.projected_from is not None:
+        shares += f", reduced from {record.targets.projected_from} to {record.targets.dimension} dimensions"
     sizes = [part.size for part in parts]
     return Model(
         " + ".join(part.name for part in parts),
@@ -50,7 +52,10 @@ def run_teacher(
         identity=lambda: f"targets {digest} {' '.join(one.contract_id for one in record.teachers)}",
         parameters=_total([parameters for parameters, _ in sizes]),
         megabytes=_total([megabytes for _, megabytes in sizes]),
-        notes=[f"the teacher is the run's targets, made of vectors of {shares}"],
+        notes=[
+            f"the teacher is the run's targets, made of vectors of {shares}",
+            *(note for part in parts for note in part.notes),
+        ],
     )
 
 
