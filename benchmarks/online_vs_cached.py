@@ -32,10 +32,10 @@ from distill.data.loader import Loader
 from distill.data.sampler import epoch_batches
 from distill.data.source import DistillSource, Share
 from distill.data.tokens import TokenArrays, tokenise_corpus
+from distill.device import make_accelerator
 from distill.losses.registry import get_loss
 from distill.students.build import build_student, forward
-from distill.training.device import make_accelerator
-from distill.training.objective import Distillation
+from distill.training.objectives import Distillation
 from distill.training.optimizer import make_optimizer
 from distill.training.student import tokenizer_of
 from embedcache.cache import Cache

@@ -13,39 +13,35 @@ from distill.errors import DistillError
 from embedcache.lazy import lazy_attributes
 
 if TYPE_CHECKING:
-    from distill.classification.teach import TeachRun, teach
     from distill.evaluation.runner import evaluate
     from distill.reaugkd.classifier import RetrievalAugmentedClassifier
     from distill.reaugkd.projection import Projection, project
-    from distill.training.finetune import FinetuneRun, finetune
-    from distill.training.run import Run, run
+    from distill.training.train import Run, finetune, resume, run, train
 
 __all__ = [
     "DistillError",
-    "FinetuneRun",
     "Projection",
     "RetrievalAugmentedClassifier",
     "Run",
-    "TeachRun",
     "evaluate",
     "finetune",
     "project",
+    "resume",
     "run",
-    "teach",
+    "train",
 ]
 
 __getattr__ = lazy_attributes(
     __name__,
     {
-        "FinetuneRun": "distill.training.finetune:FinetuneRun",
-        "Run": "distill.training.run:Run",
+        "Run": "distill.training.train:Run",
         "Projection": "distill.reaugkd.projection:Projection",
         "project": "distill.reaugkd.projection:project",
         "evaluate": "distill.evaluation.runner:evaluate",
-        "finetune": "distill.training.finetune:finetune",
+        "finetune": "distill.training.train:finetune",
         "RetrievalAugmentedClassifier": "distill.reaugkd.classifier:RetrievalAugmentedClassifier",
-        "TeachRun": "distill.classification.teach:TeachRun",
-        "run": "distill.training.run:run",
-        "teach": "distill.classification.teach:teach",
+        "resume": "distill.training.train:resume",
+        "run": "distill.training.train:run",
+        "train": "distill.training.train:train",
     },
 )

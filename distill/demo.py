@@ -23,7 +23,7 @@ from distill.errors import DataError, DistillError
 from embedcache.errors import EmbedCacheError
 
 if TYPE_CHECKING:
-    from distill.training.run import Run
+    from distill.training.train import Run
 
 _LARGEST_FILE = 200_000
 _SKIPPED = {"__pycache__", "node_modules", "site-packages", "dist-packages", "test", "tests", "testing"}
@@ -151,7 +151,7 @@ def run_demo(
     from distill.cli.progress import print_run, train_progress
     from distill.evaluation.runner import evaluate
     from distill.evaluation.table import render
-    from distill.training.run import run
+    from distill.training.train import run
     from embedcache.cli.build import print_build
     from embedcache.cli.progress import show_progress
     from embedcache.fsio import make_directory, write_bytes

@@ -15,7 +15,7 @@ from distill.layout import BEST, RECORD
 from embedcache.fsio import canonical_json, write_json
 
 # Names in a configuration that the digests of a record stand for.
-_NAMES = ("corpus", "teacher", "start", "triples", "sentences")
+_NAMES = ("corpus", "teacher", "start", "triples", "sentences", "labels")
 
 
 class _Part(BaseModel):
@@ -155,6 +155,7 @@ class RunRecord(_Part):
         parameters: parameters of the student as it is saved.
         notes: sentences on how the student was made.
         labels: names of the labels, of a classifier; None of an encoder.
+        label_counts: label -> rows trained on, of a classifier made by ``distill finetune``.
         in_target_space: whether vectors are comparable with the targets, number by number.
         dev: development set; None: checkpoints were chosen on held-out rows, or not at all.
         loss: name of the loss.
@@ -166,7 +167,7 @@ class RunRecord(_Part):
     """
 
     version: Literal[2] = 2
-    kind: Literal["run", "finetune", "teach"] = "run"
+    kind: Literal["run", "finetune"] = "run"
     identity: str
     seeds: list[int]
     setting: str
@@ -186,6 +187,7 @@ class RunRecord(_Part):
     parameters: int
     notes: list[str] = []
     labels: list[str] | None = None
+    label_counts: dict[str, int] | None = None
     in_target_space: bool = True
     dev: DevRecord | None = None
     loss: str

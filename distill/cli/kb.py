@@ -169,7 +169,7 @@ def tune_command(
     **options: Any,
 ) -> None:  # fmt: skip
     """Choose k (1 to 20) and beta (0, 0.1 ... 1) on labelled rows that are not in the base."""
-    from distill.classification.rows import Columns
+    from distill.data.labelled import Columns
     from distill.reaugkd.tune import tune
 
     if data is None and (text or text2 or label or options["rows"]):

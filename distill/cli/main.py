@@ -19,7 +19,6 @@ _SECONDS_TO_TELL = 10.0
 COMMANDS = {
     "run": ("train:run_command", "Distil a student from the vectors of a cache."),
     "finetune": ("train:finetune_command", "Fine-tune a student on triples, pairs or sentences."),
-    "teach": ("teach:teach_command", "Train a classifier on labelled texts."),
     "eval": ("evaluate:evaluate_command", "Evaluate models, beside their teacher."),
     "compare": ("compare:compare_command", "Compare two models on the same items."),
     "report": ("report:report_command", "Rank runs beside their teachers."),

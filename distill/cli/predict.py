@@ -43,7 +43,7 @@ def predict_command(
     MODEL is a run or a model folder with a classifier. With --label the answers are scored. With a knowledge
     base the answer is beta times the student's and 1 - beta times that of the k nearest neighbours.
     """
-    from distill.classification.rows import Columns
+    from distill.data.labelled import Columns
     from distill.reaugkd.classifier import RetrievalAugmentedClassifier
     from distill.reaugkd.predict import predict, read_texts
 

@@ -1,15 +1,15 @@
-"""Progress and result of a training run, for people."""
+"""Progress and result of a training, for people."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -20,12 +20,8 @@ from rich.text import Text
 from embedcache.cli.tables import size
 
 if TYPE_CHECKING:
-    from distill.classification.teach import TeachRun
-    from distill.training.finetune import FinetuneRun
-    from distill.training.run import Run
     from distill.training.tracking import OnProgress, TrainProgress
-
-R = TypeVar("R", "Run", "FinetuneRun", "TeachRun")
+    from distill.training.train import Run
 
 _LINE_SECONDS = 30.0
 # What stays on the screen: a selection of the wrong rows, say, is to be seen at once.
@@ -102,15 +98,14 @@ def train_progress() -> Iterator[Callable[[TrainProgress], None]]:
     yield line
 
 
-def report(train: Callable[[OnProgress], R], show: Callable[[R], None], as_json: bool) -> None:
-    """Train, show how it goes, and say how it ended; of several processes, the first one alone.
+def report(train: Callable[[OnProgress], Run], as_json: bool) -> None:
+    """Train, show progress and result; of several processes, the first one alone shows them.
 
     Args:
-        train: trains, given what to call on the way.
-        show: prints the result for people.
-        as_json: whether to print it as JSON instead.
+        train: trains, given the progress callback.
+        as_json: print the result as JSON.
     """
-    from distill.training.processes import is_first_process
+    from distill.training.distributed import is_first_process
 
     if not is_first_process():
         train(lambda progress: None)
@@ -120,127 +115,13 @@ def report(train: Callable[[OnProgress], R], show: Callable[[R], None], as_json:
     if as_json:
         click.echo(json.dumps(run.facts(), indent=2))
     else:
-        show(run)
+        print_run(run)
 
 
 def print_run(run: Run) -> None:
-    """Print how a run ended and what to type next."""
-    from distill.losses.registry import get_loss
-    from embedcache.corpus.part import ORIGINAL
-
-    config, score = run.config, run.result.best_score
-    queue = config.loss.settings.get("queue")
-    selected = None if run.selected is None else f"{run.selected:,} of {run.corpus_rows:,} rows by --where"
-    views = config.training.views or [ORIGINAL]
-    by = "development pairs" if config.evaluation.data else "held-out rows"
-    best = None if score is None else f"{100 * score:.2f} Spearman on {by}"
-    if get_loss(config.loss.name).inside == "classes":
-        best = describe_scores(run.scores, f"on {by.replace('pairs', 'rows')}")
-    _print_result(
-        run,
-        f"{config.student.spec} from {' + '.join(run.teachers)} on {run.corpus}",
-        {
-            "selected": selected,
-            "trained on": f"{run.rows:,} rows",
-            "views": ", ".join(views) if views != [ORIGINAL] else None,
-        },
-        {
-            "loss": f"{config.loss.name} {run.result.final_loss:.6f}",
-            "queue": f"{queue:,} teacher vectors" if queue else None,
-            "best": best,
-        },
-        # Without held-out rows the command would have no sentences to compare on.
-        "--suite fidelity" if config.evaluation.held_out else None,
-        predicts=get_loss(config.loss.name).inside == "classes",
-        base=config.cache if config.loss.name == "reaugkd" else None,
-    )
-
-
-def print_finetune(run: FinetuneRun) -> None:
-    """Print how a fine-tuning ended and what to type next."""
-    config, score = run.config, run.result.best_score
-    kind = ("sentences", "pairs", "triples")[run.texts - 1]
-    by = "Spearman on development pairs" if config.evaluation.data else "% of held-out anchors right"
-    _print_result(
-        run,
-        f"{Path(config.start).name} fine-tuned on {Path(config.triples or config.sentences or '').name}",
-        {
-            "trained on": f"{run.rows:,} {kind}",
-            "skipped": _skipped(run.skipped),
-            "in the dev file": None if run.in_dev is None else f"{run.in_dev:,} of them hold a text of it",
-        },
-        {
-            "loss": f"{run.result.final_loss:.6f}",
-            "best": None if score is None else f"{100 * score:.2f} {by}",
-        },
-        "--suite sts --data DIR",
-    )
-
-
-def print_teach(run: TeachRun) -> None:
-    """Print how a teaching ended and what to type next."""
-    config = run.config
-    by = "development" if config.evaluation.has_set else "held-out"
-    _print_result(
-        run,
-        f"{Path(config.start).name} taught on {Path(config.data.train).name}",
-        {
-            "trained on": f"{run.rows:,} {'pairs' if config.data.text2 else 'texts'}",
-            "labels": run.balance,
-            "skipped": _skipped(run.skipped),
-            "in the dev rows": None
-            if run.in_dev is None
-            else f"{run.in_dev:,} of them have a text of theirs",
-        },
-        {
-            "loss": f"{run.result.final_loss:.6f}",
-            "best": describe_scores(run.scores, f"on {run.scored:,} {by} rows"),
-        },
-        None,
-        predicts=True,
-    )
-
-
-def describe_scores(scores: Mapping[str, float], rows: str) -> str | None:
-    """Return accuracy and macro F1 in words; None where there are no scores.
-
-    Args:
-        scores: by names that end in ``_accuracy`` (or ``_agreement``) and ``_f1``.
-        rows: what they were taken on.
-    """
-    words = {"accuracy": "% right", "agreement": "% as the teacher", "f1": "macro F1"}
-    parts = [f"{100 * value:.2f} {words[name.rpartition('_')[2]]}" for name, value in scores.items()]
-    return f"{', '.join(parts)} {rows}" if parts else None
-
-
-def _skipped(skipped: Mapping[str, int]) -> str | None:
-    """Return how many rows of a file were left out, and why."""
-    return ", ".join(f"{count:,} {reason}" for reason, count in sorted(skipped.items())) or None
-
-
-def _print_result(
-    run: Run | FinetuneRun | TeachRun,
-    title: str,
-    data: Mapping[str, str | None],
-    outcome: Mapping[str, str | None],
-    check: str | None,
-    *,
-    predicts: bool = False,
-    base: str | None = None,
-) -> None:
-    """Print a table of a training's end and what to type next.
-
-    Args:
-        run: the training.
-        title: the table's.
-        data: lines on what was trained on; None leaves one out.
-        outcome: lines on loss and score.
-        check: options of the ``distill eval`` that judges the student; None where there is none.
-        predicts: whether it is a classifier.
-        base: the cache that its knowledge base can be made of; None where it was not trained to ask one.
-    """
-    result, training = run.result, run.config.training
-    table = Table(title=title, show_header=False, title_justify="left")
+    """Print how a training ended and what to type next."""
+    record, result, training = run.record, run.result, run.config.training
+    table = Table(title=_title(run), show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column()
     epochs = "1 epoch" if training.epochs == 1 else f"{training.epochs} epochs"
@@ -248,28 +129,74 @@ def _print_result(
     epochs = epochs if training.max_steps is None else f"at most {epochs} and {training.max_steps:,} steps"
     early = ", stopped early" if result.stopped_early else ""
     resumed = f", resumed from step {run.resumed:,}" if run.resumed else ""
-    more = {
-        "trained on": f", {epochs}, batches of at most {training.batch_size}",
-        "best": f", at step {result.best_step:,}",
-    }
     rows = {
-        "parameters": f"{run.parameters / 1e6:.2f} M",
-        **data,
+        "parameters": f"{record.parameters / 1e6:.2f} M",
+        **_data(run),
+        "trained on": f"{record.rows:,} rows, {epochs}, batches of at most {training.batch_size}",
         "steps": f"{result.steps:,} of {result.total_steps:,}{early}{resumed}",
-        **outcome,
+        "loss": f"{record.loss} {result.final_loss:.6f}",
+        "best": _best(run),
         "speed": f"{result.rows_per_second:,.0f} rows/s, {100 * result.waited:.2f} % of it waiting for data",
         "time": f"{result.seconds:.0f} s",
         "student": str(run.best),
     }
     for name, value in rows.items():
         if value is not None:
-            table.add_row(name, value + more.get(name, ""))
+            table.add_row(name, value)
     console = Console()
     console.print(table)
-    use = f"distill predict {run.folder} FILE" if predicts else f'SentenceTransformer("{run.best}")'
-    console.print(f"Use it:    {use}", highlight=False, soft_wrap=True)
-    if base is not None:
-        build = f"distill kb build {run.folder} --cache {base}"
-        console.print(f"Its base:  {build}", highlight=False, soft_wrap=True)
-    if check is not None:
-        console.print(f"Check it:  distill eval {run.folder} {check}", highlight=False, soft_wrap=True)
+    for line in _next(run):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _title(run: Run) -> str:
+    record, start = run.record, run.record.start
+    if start is None:
+        teachers = " + ".join(teacher.name for teacher in record.teachers)
+        return f"{record.student} from {teachers} on {record.corpus.name}"
+    return f"{Path(start.spec).name} fine-tuned on {record.corpus.name}"
+
+
+def _data(run: Run) -> dict[str, str | None]:
+    """Return lines on the data; None for those that say nothing."""
+    from embedcache.corpus.part import ORIGINAL
+
+    record = run.record
+    views, total = list(record.views), sum((record.label_counts or {}).values())
+    labels = [
+        f"{name}: {count:,} ({100 * count / total:.1f} %)"
+        for name, count in (record.label_counts or {}).items()
+    ]
+    skipped = [f"{count:,} {reason}" for reason, count in sorted(record.skipped.items())]
+    return {
+        "selected": None
+        if record.selected is None
+        else f"{record.selected:,} of {record.corpus.rows:,} rows by --where",
+        "views": None if views in ([], [ORIGINAL]) else ", ".join(views),
+        "labels": ", ".join(labels) or None,
+        "skipped": ", ".join(skipped) or None,
+        "in the dev set": None if record.in_dev is None else f"{record.in_dev:,} rows share a text with it",
+    }
+
+
+def _best(run: Run) -> str | None:
+    """Return the scores of the best checkpoint in words; None where there are none."""
+    from distill.training.selection import SCORES
+
+    parts = [f"{100 * value:.2f} {SCORES.get(name, name)}" for name, value in run.record.scores.items()]
+    return f"{', '.join(parts)}, at step {run.result.best_step:,}" if parts else None
+
+
+def _next(run: Run) -> list[str]:
+    """Return the commands that use and check the student."""
+    record, config = run.record, run.config
+    use = f"distill predict {run.folder} FILE" if record.labels else f'SentenceTransformer("{run.best}")'
+    lines = [f"Use it:    {use}"]
+    if record.loss == "reaugkd":
+        lines.append(f"Its base:  distill kb build {run.folder} --cache {record.cache}")
+    if record.kind == "finetune" and not record.labels:
+        lines.append(f"Check it:  distill eval {run.folder} --suite sts --data DIR")
+    # Without held-out rows there are no sentences to compare on.
+    elif record.kind == "run" and config.evaluation.held_out:
+        lines.append(f"Check it:  distill eval {run.folder} --suite fidelity")
+    return lines

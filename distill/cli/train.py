@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -19,57 +19,49 @@ def run_command(dump_config: bool, as_json: bool, **parameters: Any) -> None:
     The teacher is not in memory (a student made from it takes its weights once, at the start). Of several
     teachers every row needs a vector of each: scaled to length one and weighted, they are laid side by side.
     """
-    from distill.cli.progress import print_run, report
-
-    typed = Typed(RunConfig, parameters)
-    if typed.resumed is not None:
-        refuse_with_resume("cache", "training.device", "training.threads")
-        from distill.training.run import resume
-
-        folder, changes = typed.resumed, typed.machine()
-        report(lambda on_progress: resume(folder, **changes, on_progress=on_progress), print_run, as_json)
-        return
-    sources = typed.gather("run")
-    with explained(sources):
-        config = sources.make(RunConfig)
-        if dump_config:
-            click.echo(config.to_yaml(), nl=False)
-            return
-        from distill.training.place import refuse_missing_cache
-
-        # Before torch is imported, which takes seconds.
-        refuse_missing_cache(config.cache)
-        from distill.training.run import run_config
-
-        recipe = typed.recipe
-        report(lambda on_progress: run_config(config, on_progress, recipe=recipe), print_run, as_json)
+    _train(RunConfig, "run", dump_config, as_json, parameters)
 
 
 @click.command("finetune", cls=ConfigCommand)
 @options_of(FinetuneConfig)
 def finetune_command(dump_config: bool, as_json: bool, **parameters: Any) -> None:
-    """Fine-tune START on triples: the second stage after 'distill run', or supervised SimCSE.
+    """Fine-tune START on triples, pairs or sentences, or on labels: a classifier.
 
-    START is a run's folder (its best student is meant), another folder, a hub id or an alias. With
-    --sentences every text is its own positive under another dropout: unsupervised SimCSE.
+    START is a run's folder (its best student is meant), another folder, a hub id or an alias. Triples are the
+    second stage after 'distill run', or supervised SimCSE; sentences are unsupervised SimCSE. With --labels
+    the result is an ordinary model folder with a linear classifier, to predict with or to distil from.
     """
-    from distill.cli.progress import print_finetune, report
+    _train(FinetuneConfig, "finetune", dump_config, as_json, parameters)
 
-    typed = Typed(FinetuneConfig, parameters)
+
+def _train(
+    model: type[RunConfig] | type[FinetuneConfig],
+    kind: Literal["run", "finetune"],
+    dump_config: bool,
+    as_json: bool,
+    parameters: dict[str, Any],
+) -> None:
+    from distill.cli.progress import report
+
+    typed = Typed(model, parameters)
     if typed.resumed is not None:
-        refuse_with_resume("training.device", "training.threads")
-        from distill.training.finetune import resume_finetune
+        refuse_with_resume(*(["cache"] if kind == "run" else []), "training.device", "training.threads")
+        from distill.training.train import resume
 
         folder, changes = typed.resumed, typed.machine()
-        report(lambda tell: resume_finetune(folder, **changes, on_progress=tell), print_finetune, as_json)
+        report(lambda on_progress: resume(folder, **changes, on_progress=on_progress), as_json)
         return
-    sources = typed.gather("finetune")
+    sources = typed.gather(kind)
     with explained(sources):
-        config = sources.make(FinetuneConfig)
+        config = sources.make(model)
         if dump_config:
             click.echo(config.to_yaml(), nl=False)
             return
-        from distill.training.finetune import finetune_config
+        if isinstance(config, RunConfig):
+            from distill.training.remote import refuse_missing_cache
+
+            refuse_missing_cache(config.cache)
+        from distill.training.train import train
 
         recipe = typed.recipe
-        report(lambda tell: finetune_config(config, tell, recipe=recipe), print_finetune, as_json)
+        report(lambda on_progress: train(config, on_progress, recipe=recipe), as_json)

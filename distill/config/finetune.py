@@ -1,4 +1,4 @@
-"""Configuration of a fine-tuning on texts."""
+"""Configuration of a fine-tuning on triples, pairs, sentences or labels."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from distill.config.base import Fraction, Positive, PositiveInt, Seed, StrictConfig, setting
-from distill.config.models import EvaluationConfig, LoopConfig, OptimizerConfig, Pooling, TrackingConfig
+from distill.config.base import Fraction, NotNegative, Positive, PositiveInt, Seed, StrictConfig, setting
+from distill.config.models import LoopConfig, OptimizerConfig, Pooling, SelectionConfig, TrackingConfig
 from distill.errors import ConfigError
 
-_EPOCHS = 5
 _EVALUATE_EVERY = 125
 _EVALUATIONS_PER_RUN = 10
-FEWEST_HELD_OUT = 10
-"""Held-out rows that a student can be scored on; fewer tell nothing."""
+_FEWEST_HELD_OUT = 10
+_LABELLED_SHARE = 0.1
+# Epochs, rows per step and peak learning rate by default.
+_CONTRAST, _LABELS = (5, 128, 1e-5), (3, 32, 2e-5)
 
 
 class FinetuneStudentConfig(StrictConfig):
@@ -29,16 +30,22 @@ class FinetuneStudentConfig(StrictConfig):
     drop_head: bool = setting(
         False, "score and save the model without the head that was added", option="--drop-head"
     )
+    layers: str | None = setting(
+        None,
+        "layers to keep: K or last:K, first:K, every:K, or 0,2,5; default: all",
+        option="--layers",
+        metavar="WHICH",
+    )
     max_length: PositiveInt | None = setting(
         None,
-        "tokens after which a text is cut in training; default: as START, whose length the student keeps",
+        "tokens after which a text is cut in training, with --labels also in the student; default: START's",
         option="--max-length",
     )
     dropout: Fraction = setting(0.1, "dropout in training", option="--dropout")
 
 
 class ContrastiveConfig(StrictConfig):
-    """InfoNCE."""
+    """InfoNCE, the loss on triples, pairs and sentences."""
 
     tau: Positive = setting(0.05, "temperature", option="--tau")
     duplicates: Literal["leave-out", "keep"] = setting(
@@ -51,23 +58,62 @@ class ContrastiveConfig(StrictConfig):
 class FinetuneOptimizerConfig(OptimizerConfig):
     """AdamW and its schedule."""
 
-    lr: Positive = setting(1e-5, "peak learning rate", option="--lr", common=True)
+    lr: Positive | None = setting(
+        None, "peak learning rate; default: 1e-5, with --labels 2e-5", option="--lr", common=True
+    )
 
 
 class FinetuneLoopConfig(LoopConfig):
-    """Length of a training, its batches, and the machine."""
+    """Length of a fine-tuning, its batches, the machine, and the rows."""
 
     epochs: PositiveInt | None = setting(
         None,
-        "passes over the rows; default: 5; with max_steps, as many as needed",
+        "passes over the rows; default: 5, with --labels 3; with max_steps, as many as needed",
         option="--epochs",
         common=True,
     )
-    batch_size: PositiveInt = setting(128, "rows per step", option="--batch-size", common=True)
+    batch_size: PositiveInt | None = setting(
+        None, "rows per step; default: 128, with --labels 32", option="--batch-size", common=True
+    )
     order: Literal["length", "random"] = setting(
         "length", "batches of rows of like length (fast), or of random rows"
     )
-    limit: PositiveInt | None = setting(None, "take the first N rows", option="--limit")
+    limit: PositiveInt | None = setting(None, "read at most N rows", option="--limit")
+
+
+class FinetuneEvaluationConfig(SelectionConfig):
+    """Data that the best checkpoint is chosen on."""
+
+    every: PositiveInt | None = setting(
+        None,
+        "steps between evaluations; default: 10 a run, without --labels at most 125",
+        option="--eval-every",
+    )
+    data: str | None = setting(
+        None,
+        "development pairs (TSV), with --labels labelled rows, to choose the best checkpoint on; default: "
+        "held-out rows",
+        option="--dev",
+        common=True,
+        metavar="FILE",
+    )
+    rows: list[str] | None = setting(
+        None,
+        "with --labels: development rows such as split=dev, of --dev or else of the file",
+        option="--dev-rows",
+        metavar="COLUMN=VALUE",
+    )
+    held_out: NotNegative | None = setting(
+        None,
+        "anchors or labelled texts kept out of training, below 1 a share; default: 2 %, at most 1000, with "
+        "--labels 0.1",
+        option="--held-out",
+    )
+
+    @property
+    def has_set(self) -> bool:
+        """Whether there is a development set."""
+        return self.data is not None or bool(self.rows)
 
 
 class FinetuneConfig(StrictConfig):
@@ -92,12 +138,32 @@ class FinetuneConfig(StrictConfig):
         common=True,
         metavar="FILE",
     )
+    labels: str | None = setting(
+        None,
+        "instead: labelled texts or pairs of texts, for a classifier",
+        option="--labels",
+        common=True,
+        metavar="FILE",
+    )
     columns: Annotated[list[str], Field(min_length=1, max_length=3)] | None = setting(
         None,
         "column of the file, in the order anchor, positive, negative; default: those, or premise, "
         "entailment, contradiction",
         option="--column",
         metavar="NAME",
+    )
+    text: str | None = setting(
+        None,
+        "with --labels: column of the text; default: the only candidate",
+        option="--text",
+        metavar="COLUMN",
+    )
+    text2: str | None = setting(
+        None, "with --labels: column of the second text of pairs", option="--text2", metavar="COLUMN"
+    )
+    label: str = setting("label", "with --labels: column of the label", option="--label", metavar="COLUMN")
+    rows: list[str] | None = setting(
+        None, "with --labels: train on rows such as split=train", option="--rows", metavar="COLUMN=VALUE"
     )
     format: str | None = setting(None, "format of the file; default: by its ending", option="--format")
     out: str | None = setting(
@@ -113,7 +179,7 @@ class FinetuneConfig(StrictConfig):
     )
     seed: Seed = setting(
         0,
-        "seed of row order, held-out rows, a new head's weights and dropout",
+        "seed of row order, held-out rows, new weights and dropout",
         affects="seed",
         option="--seed",
         common=True,
@@ -122,25 +188,30 @@ class FinetuneConfig(StrictConfig):
     loss: ContrastiveConfig = ContrastiveConfig()
     optimizer: FinetuneOptimizerConfig = FinetuneOptimizerConfig()
     training: FinetuneLoopConfig = FinetuneLoopConfig()
-    evaluation: EvaluationConfig = EvaluationConfig()
+    evaluation: FinetuneEvaluationConfig = FinetuneEvaluationConfig()
     tracking: TrackingConfig = TrackingConfig()
+
+    @property
+    def file(self) -> str:
+        """The file of texts."""
+        return self.triples or self.sentences or self.labels or ""
 
     @model_validator(mode="after")
     def _check(self) -> FinetuneConfig:
-        if (self.triples is None) == (self.sentences is None):
-            given = "neither" if self.triples is None else "both"
-            raise ValueError(f"one of triples and sentences is needed, {given} is given")
-        count = len(self.columns or [])
-        if self.columns and (count > 1) != (self.triples is not None):
-            wanted = "that of the sentences alone"
-            if self.triples is not None:
+        kinds = [name for name in ("triples", "sentences", "labels") if getattr(self, name) is not None]
+        if len(kinds) != 1:
+            raise ConfigError(
+                f"one of triples, sentences and labels is needed, found {' and '.join(kinds) or 'none'}"
+            )
+        self._refuse_other_kind(kinds[0])
+        if self.columns:
+            if (len(self.columns) > 1) != (kinds[0] == "triples"):
                 wanted = (
-                    "those of anchors, positives and hard negatives, or for pairs the first two: that of the "
-                    "positives is missing"
+                    "one, of the sentences" if kinds[0] == "sentences" else "two or three, of the triples"
                 )
-            raise ConfigError(f"{', '.join(self.columns)} given, expected {wanted}", "columns")
-        if self.columns and len(set(self.columns)) < count:
-            raise ConfigError(f"{', '.join(self.columns)} given; name each column once", "columns")
+                raise ConfigError(f"{', '.join(self.columns)} given, expected {wanted}", "columns")
+            if len(set(self.columns)) < len(self.columns):
+                raise ConfigError(f"{', '.join(self.columns)} given; name each column once", "columns")
         if self.sentences is not None and not self.student.dropout:
             raise ConfigError(
                 "without dropout a text and its positive are one vector, and nothing is "
@@ -149,35 +220,66 @@ class FinetuneConfig(StrictConfig):
             )
         if self.sentences is not None and self.evaluation.held_out:
             raise ConfigError(
-                "sentences without positives cannot be scored on; leave it out, and "
-                "give a development set with --dev",
+                "sentences without positives give no scores; leave it out, and give a "
+                "development set with --dev",
                 "evaluation.held_out",
             )
         if self.student.drop_head and self.student.head == "none":
             raise ConfigError(
                 "no head is added; add one with --head tanh, or leave it out", "student.drop_head"
             )
+        if self.labels is not None and self.evaluation.has_set and self.evaluation.held_out:
+            raise ConfigError(
+                "a development set is given as well; leave one of them out", "evaluation.held_out"
+            )
         return self
 
-    def resolved(self, rows: int) -> FinetuneConfig:
+    def _refuse_other_kind(self, kind: str) -> None:
+        """Raise :class:`ConfigError` for settings that only another kind of file takes."""
+        of_labels = {name: getattr(self, name) for name in ("text", "text2", "rows")}
+        of_labels |= {"evaluation.rows": self.evaluation.rows}
+        of_labels |= {"label": None if self.label == "label" else self.label}
+        of_others = {"columns": self.columns, "student.head": self.student.head != "none"}
+        given = [name for name, value in (of_others if kind == "labels" else of_labels).items() if value]
+        if given:
+            raise ConfigError(f"{', '.join(given)}: not for {kind}; leave it out")
+
+    def count_held_out(self, rows: int, distinct: int) -> int:
+        """Return the anchors, or labelled texts, to keep out of training.
+
+        Args:
+            rows: rows of the file.
+            distinct: distinct anchors or labelled texts.
+        """
+        evaluation, given = self.evaluation, self.evaluation.held_out
+        if given is None and self.labels is None:
+            count = min(1000, rows // 50)
+            no_use = self.sentences is not None or evaluation.has_set
+            # Of fewer nothing could be told.
+            return 0 if no_use or count < _FEWEST_HELD_OUT else count
+        if given is None:
+            given = 0.0 if evaluation.has_set else _LABELLED_SHARE
+        return round(given * distinct) if given < 1 else round(given)
+
+    def resolved(self, rows: int, held_out: int) -> FinetuneConfig:
         """Return the configuration with every default that depends on the data filled in.
 
         Args:
-            rows: triples or sentences there are.
+            rows: rows to train on, held-out ones left out.
+            held_out: anchors or labelled texts kept out of training.
         """
-        evaluation = self.evaluation
-        held_out = evaluation.held_out
-        if held_out is None:
-            held_out = min(1000, rows // 50)
-            # Of fewer nothing could be told.
-            if self.sentences is not None or evaluation.data is not None or held_out < FEWEST_HELD_OUT:
-                held_out = 0
-        training = self.training.with_epochs(rows - held_out, _EPOCHS)
-        steps = training.count_steps(rows - held_out)
-        every = evaluation.every or min(_EVALUATE_EVERY, -(-steps // _EVALUATIONS_PER_RUN))
+        epochs, batch_size, lr = _CONTRAST if self.labels is None else _LABELS
+        training = self.training.model_copy(update={"batch_size": self.training.batch_size or batch_size})
+        training = training.with_epochs(rows, epochs)
+        steps = training.count_steps(rows)
+        by_default = min(_EVALUATE_EVERY, -(-steps // _EVALUATIONS_PER_RUN))
+        if self.labels is not None:
+            by_default = max(1, steps // _EVALUATIONS_PER_RUN)
+        evaluation = {"held_out": held_out, "every": self.evaluation.every or by_default}
         return self.model_copy(
             update={
+                "optimizer": self.optimizer.model_copy(update={"lr": self.optimizer.lr or lr}),
                 "training": training,
-                "evaluation": evaluation.model_copy(update={"held_out": held_out, "every": every}),
+                "evaluation": self.evaluation.model_copy(update=evaluation),
             }
         )

@@ -37,6 +37,7 @@ _TARGET_ROWS = 600_000
 _EPOCHS = (3, 20)
 _EVALUATIONS_PER_RUN = 20
 _MIN_STEPS_BETWEEN = 50
+_FEWEST_EVALUATIONS = 4
 
 
 class StudentConfig(StrictConfig):
@@ -192,7 +193,9 @@ class SelectionConfig(StrictConfig):
     """Evaluations in training, and early stopping."""
 
     every: PositiveInt | None = setting(
-        None, "steps between evaluations; default: 20 evaluations a run", option="--eval-every"
+        None,
+        "steps between evaluations; default: 20 a run, at least 50 steps apart, but 4 in a short run",
+        option="--eval-every",
     )
     patience: PositiveInt | None = setting(
         None, "stop after N evaluations without a new best", option="--patience"
@@ -240,8 +243,8 @@ class TrackingConfig(StrictConfig):
     """Logs."""
 
     log_every: PositiveInt = setting(50, "steps between lines of metrics.jsonl", affects="place")
-    tensorboard: bool = setting(
-        False, "also write TensorBoard files to RUN/tensorboard", affects="place", option="--tensorboard"
+    log_with: list[Literal["tensorboard", "wandb", "trackio"]] = setting(
+        [], "tracker to log to, beside metrics.jsonl", affects="place", option="--log-with", metavar="NAME"
     )
 
 
@@ -365,7 +368,9 @@ class RunConfig(StrictConfig):
             update={"batch_size": self.training.batch_size or kind.batch_size}
         ).with_epochs(trained_on, max(_EPOCHS[0], min(_EPOCHS[1], round(_TARGET_ROWS / max(1, rows)))))
         steps = training.count_steps(trained_on)
-        every = self.evaluation.every or max(_MIN_STEPS_BETWEEN, -(-steps // _EVALUATIONS_PER_RUN))
+        # Fewer evaluations in a short run, but a few.
+        apart = min(_MIN_STEPS_BETWEEN, -(-steps // _FEWEST_EVALUATIONS))
+        every = self.evaluation.every or max(apart, -(-steps // _EVALUATIONS_PER_RUN))
         changes: dict[str, tuple[StrictConfig, dict[str, Any]]] = {
             "loss": (self.loss, {"settings": settings}),
             "optimizer": (self.optimizer, {"lr": self.optimizer.lr or kind.lr}),

@@ -59,6 +59,11 @@ class Triples:
         return len(self.columns[0])
 
     @property
+    def distinct(self) -> int:
+        """Number of distinct anchors."""
+        return len(set(self.columns[0]))
+
+    @property
     def digest(self) -> str:
         """The sha256 of all texts in order."""
         digest = hashlib.sha256()

@@ -164,18 +164,17 @@ def _corpus_texts(record: RunRecord, config: dict[str, Any]) -> Iterator[Sequenc
 
 def _file_texts(record: RunRecord, config: dict[str, Any]) -> list[str]:
     """Return the texts of the file that a run was fine-tuned on."""
-    from distill.classification.rows import Columns, read_labelled
+    from distill.data.labelled import Columns, read_labelled
     from distill.data.triples import Triples, read_sentences, read_triples
     from embedcache.pairs import SEPARATOR
 
     limit, columns = (config.get("training") or {}).get("limit"), config.get("columns")
     found: Iterable[Sequence[str]]
-    if record.labels is not None:
-        data = config["data"]
-        where = Columns(data["text"], data["text2"], data["label"], data["format"])
+    if (labels := config.get("labels")) is not None:
+        where = Columns(config["text"], config["text2"], config["label"], config["format"])
         found = [
             text.split(SEPARATOR)
-            for text in read_labelled(data["train"], where, data["rows"] or (), limit=limit).texts
+            for text in read_labelled(labels, where, config["rows"] or (), limit=limit).texts
         ]
     else:
         rows: Triples

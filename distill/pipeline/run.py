@@ -17,8 +17,8 @@ from distill.digests import ABSENT
 from distill.errors import ConfigError
 from distill.pipeline.read import Pipeline
 from distill.pipeline.steps import Facts, Step, Watch
+from distill.training.distributed import refuse_launcher
 from distill.training.folder import locked
-from distill.training.processes import refuse_launcher
 from embedcache.fsio import read_sealed_json, write_sealed_json
 
 STATE = "pipeline.json"

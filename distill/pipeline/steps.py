@@ -176,14 +176,14 @@ class RunStep(TrainingStep[RunConfig]):
 
     def train(self, watch: Watch, done: Done, *, overwrite: bool) -> None:
         """Train from the start."""
-        from distill.training.run import run_config
+        from distill.training.train import train
 
         config = self._config(done)
-        run_config(_overwriting(config, overwrite), watch.train, recipe=self.recipe)
+        train(_overwriting(config, overwrite), watch.train, recipe=self.recipe)
 
     def resume(self, watch: Watch) -> None:
         """Resume the training."""
-        from distill.training.run import resume
+        from distill.training.train import resume
 
         resume(self.place, cache=self.config.cache, on_progress=watch.train)
 
@@ -210,15 +210,15 @@ class FinetuneStep(TrainingStep[FinetuneConfig]):
 
     def train(self, watch: Watch, done: Done, *, overwrite: bool) -> None:
         """Train from the start."""
-        from distill.training.finetune import finetune_config
+        from distill.training.train import train
 
-        finetune_config(_overwriting(self.config, overwrite), watch.train, recipe=self.recipe)
+        train(_overwriting(self.config, overwrite), watch.train, recipe=self.recipe)
 
     def resume(self, watch: Watch) -> None:
         """Resume the training."""
-        from distill.training.finetune import resume_finetune
+        from distill.training.train import resume
 
-        resume_finetune(self.place, on_progress=watch.train)
+        resume(self.place, on_progress=watch.train)
 
 
 class EvalStep(Step[EvalSettings]):

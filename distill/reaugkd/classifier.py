@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from distill.classification.labels import label_numbers
+from distill.data.labelled import label_numbers
 from distill.errors import ConfigError, DataError
 from distill.layout import KNOWLEDGE_BASE
 from distill.reaugkd.index import Found

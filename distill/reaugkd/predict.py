@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, precision_recall_fscore_support
 
-from distill.classification.labels import label_numbers
-from distill.classification.rows import Columns, LabelledRows, read_labelled
+from distill.data.labelled import Columns, LabelledRows, label_numbers, read_labelled
 from distill.errors import ConfigError
 from distill.reaugkd.classifier import Answers, Neighbour, RetrievalAugmentedClassifier
 from distill.reaugkd.knowledge_base import OnStep, Probabilities

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from distill.data.sampler import permutation
+from distill.device import cpu_threads
 from distill.errors import ConfigError, DataError, TrainingError
 from distill.losses.supervised_contrastive import supervised_contrastive
 from distill.reaugkd.soft_labels import locate_vectors
-from distill.training.device import cpu_threads
 from embedcache.cache import Cache
 from embedcache.codecs import Vectors
 from embedcache.corpus.corpus import Corpus

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distill.classification.labels import label_numbers
+from distill.data.labelled import label_numbers
 from distill.errors import ConfigError, DataError
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.codecs import Vectors

@@ -15,15 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binomtest
 
-from distill.classification.labels import label_numbers
-from distill.classification.rows import FEWEST_SCORED, Columns, LabelledRows, read_labelled, refuse_test_rows
+from distill.data.labelled import (
+    FEWEST_SCORED,
+    Columns,
+    LabelledRows,
+    label_numbers,
+    read_labelled,
+)
 from distill.errors import DataError
 from distill.reaugkd.classifier import RetrievalAugmentedClassifier, open_encoder
 from distill.reaugkd.header import Chosen
 from distill.reaugkd.index import Found, Recall
 from distill.reaugkd.knowledge_base import KnowledgeBase, Probabilities, require_base
 from distill.reaugkd.student import StudentFolder, open_student
-from distill.training.selection import refuse_test_file
+from distill.training.selection import refuse_test_file, refuse_test_rows
 from distill.vectors import unit
 from embedcache.cache import Cache
 from embedcache.codecs import Vectors

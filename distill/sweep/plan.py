@@ -97,20 +97,20 @@ def _plan(
     shown: Sequence[str],
     checked: dict[bytes, Exception | None],
 ) -> PlannedRun:
-    from distill.training.describe import new_record
-    from distill.training.device import resolve_device
-    from distill.training.place import open_place, refuse_remote
-    from distill.training.setup import open_training_data, prepare_student
+    from distill.device import resolve_device
+    from distill.training.distillation import open_data, run_setting
+    from distill.training.preparation import prepare_student
+    from distill.training.remote import open_cache, refuse_remote
 
     asked = make_config(RunConfig, sweep.settings(given))
     refuse_remote(asked.cache, "a sweep")
-    with open_place(asked) as place:
-        dataset, config = open_training_data(place, asked)
+    with open_cache(asked) as place:
+        dataset, config = open_data(place, asked)
         # A student's folder counts by its content, wherever it lies.
         spec = model_digest(config.student.spec) or config.student.spec
         student = config.student.model_copy(update={"spec": spec})
         known_by = config.model_copy(update={"student": student})
-        setting = new_record(place.cache, dataset, known_by, 0, None, "").setting
+        setting = run_setting(dataset, known_by)
         digest = digest_of([setting, config.seed])[:_DIGEST_LETTERS]
         known = next((out / RUNS).glob(f"*-{digest}"), None)
         folder = known or out / RUNS / f"{_readable(shown, config)}-{digest}"

@@ -21,8 +21,8 @@ from distill.layout import CHECKPOINT
 from distill.record import RunRecord, read_record
 from distill.sweep.plan import PlannedRun, is_finished, plan_runs
 from distill.sweep.spec import SEED, Sweep
+from distill.training.distributed import refuse_launcher
 from distill.training.folder import locked
-from distill.training.processes import refuse_launcher
 from embedcache.errors import EmbedCacheError
 from embedcache.fsio import write_bytes
 
@@ -250,24 +250,24 @@ def _finish(outcome: Outcome, suite: str | None, data: Path | None, report: Call
 
 def _train(run: PlannedRun, *, resumed: bool, report: Callable[[Any], None]) -> str | None:
     """Train or resume a run; return a note where it could not be resumed."""
-    from distill.training.run import resume, run_config
+    from distill.training.train import resume, train
 
     if not resumed:
-        run_config(run.config, report, recipe=run.recipe)
+        train(run.config, report, recipe=run.recipe)
         return None
     try:
         resume(run.folder, cache=run.config.cache, on_progress=report)
     except CheckpointError as error:
         # The folder's name says that it is the same run, so nothing else is replaced.
-        run_config(run.config.model_copy(update={"overwrite": True}), report, recipe=run.recipe)
+        train(run.config.model_copy(update={"overwrite": True}), report, recipe=run.recipe)
         return f"trained again, because it could not be resumed: {' '.join(str(error).split())}"
     return None
 
 
 def _evaluate(run: PlannedRun, suite: str, data: Path | None) -> tuple[dict[str, float], float | None]:
     """Return the figures of a student by a suite, and its share of its teacher's average in per cent."""
+    from distill.device import cpu_threads
     from distill.evaluation.runner import evaluate
-    from distill.training.device import cpu_threads
 
     with cpu_threads(run.config.training.threads):
         found = evaluate(run.folder, suite=suite, data=data, device=run.config.training.device, keep=True)

@@ -1,6 +1,6 @@
-"""A checkpoint: one file with all that a run needs to go on exactly as if it had not been stopped.
+"""Checkpoint: one safetensors file from which a run resumes bit for bit; opening it executes no code.
 
-Tensors lie in it by name, numbers in its header: safetensors, so that opening somebody else's runs no code.
+Tensors lie in it by name, numbers as JSON in its header.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _OPTIMIZER = "optimizer"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint holds.
+    """Contents of a checkpoint.
 
     Attributes:
-        tensors: by name; the part before the first dot says whose it is.
-        facts: numbers and words, as JSON has them.
+        tensors: by name; the part before the first dot is the owner.
+        facts: numbers and strings, as JSON has them.
     """
 
     tensors: Mapping[str, Tensor]
@@ -98,7 +98,7 @@ def owned(owner: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return what an optimiser remembers of each parameter, by the names it has in a checkpoint."""
+    """Return an optimiser's state of each parameter, by the names it has in a checkpoint."""
     return {
         f"{_OPTIMIZER}.{number}.{name}": tensor
         for number, memory in optimizer.state_dict()["state"].items()
@@ -107,7 +107,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:
-    """Give back to an optimiser what :func:`optimizer_tensors` found.
+    """Restore the state that :func:`optimizer_tensors` returned.
 
     Raises:
         CheckpointError: if that is of other parameters.
@@ -129,7 +129,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) 
 
 
 def restore_module(module: nn.Module, tensors: Mapping[str, Tensor], what: str) -> None:
-    """Give a module the state it had.
+    """Restore the state of a module.
 
     Raises:
         CheckpointError: if that is of another module.

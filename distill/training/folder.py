@@ -1,20 +1,20 @@
-"""A run's folder: whose it is, what lies in it from the start, and how its student is kept whole."""
+"""Folder of a run: claimed, locked, begun, continued and finished, and its student saved atomically."""
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, TypeVar
+from typing import TYPE_CHECKING
 
-from distill.config.models import RunConfig
+from filelock import FileLock, Timeout
+
 from distill.errors import CheckpointError, ConfigError
 from distill.layout import BEST, CHECKPOINT, CONFIG, HELD_OUT, LOCK, METRICS, RECORD, resume_command
+from distill.reaugkd.head import LabelHead
 from distill.record import RunRecord, read_record
 from distill.students.save import saving, share
 from embedcache.errors import RemoteError
@@ -24,14 +24,8 @@ from embedcache.teacher.load import quiet_transformers
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from distill.classification.config import TeachConfig
-    from distill.config.finetune import FinetuneConfig
-    from distill.data.dataset import DistillDataset
-    from distill.reaugkd.head import LabelHead
 
 _OLD = "-old"
-
-C = TypeVar("C", "RunConfig", "FinetuneConfig", "TeachConfig")
 
 
 def require_free(folder: Path, *, overwrite: bool) -> None:
@@ -51,58 +45,34 @@ def require_free(folder: Path, *, overwrite: bool) -> None:
         )
     if (folder / CHECKPOINT).is_file():
         raise ConfigError(
-            f"{folder} holds a run that was interrupted; go on with "
-            f"'{resume_command(folder)}', or "
-            "start anew with --overwrite",
+            f"{folder} holds an interrupted run; resume it with '{resume_command(folder)}', or replace it "
+            "with --overwrite",
             "out",
         )
 
 
-def claim_folder(config: C, default: Callable[[], str]) -> tuple[Path, C]:
-    """Return the folder of a run that begins, and the configuration with it filled in.
-
-    Args:
-        config: the configuration.
-        default: gives the folder where the configuration names none.
+def read_interrupted(folder: Path) -> RunRecord:
+    """Return the record of the interrupted run in ``folder``.
 
     Raises:
-        ConfigError: if it holds a run or other things that may not be replaced.
-    """
-    folder = Path(config.out or default()).expanduser()
-    require_free(folder, overwrite=config.overwrite)
-    return folder, config.model_copy(update={"out": str(folder)})
-
-
-def read_interrupted(folder: Path, kind: str) -> RunRecord:
-    """Return the record of the run in ``folder``, which was interrupted.
-
-    Args:
-        folder: the run's folder.
-        kind: the command it has to be of: ``run`` or ``finetune``.
-
-    Raises:
-        CheckpointError: if there is none, or it is of the other command, finished, or had not begun.
+        CheckpointError: if there is none, or it is finished, or had not begun.
     """
     record = read_record(folder)
     if record is None:
-        raise CheckpointError(f"{folder} holds no run: give the folder of an interrupted 'distill {kind}'")
-    if record.kind != kind:
-        raise CheckpointError(
-            f"the run in {folder} is one of 'distill {record.kind}': go on with '{resume_command(folder)}'"
-        )
+        raise CheckpointError(f"{folder} holds no run: give the folder of an interrupted run")
     if record.is_finished:
         raise CheckpointError(f"the run in {folder} is finished: its student is {folder / BEST}")
     if not (folder / CONFIG).is_file():
         raise CheckpointError(
-            f"the run in {folder} was interrupted before it began, there is no {CONFIG}: start it by the "
-            "same command again"
+            f"the run in {folder} was interrupted before it began (no {CONFIG}): start it again by the same "
+            "command"
         )
     return record
 
 
 @contextmanager
 def advising(folder: Path) -> Iterator[None]:
-    """Let what ends training from outside say how to go on, where there is a checkpoint to go on from.
+    """Add the command that resumes the run to Ctrl-C and to errors of a remote, if there is a checkpoint.
 
     Raises:
         KeyboardInterrupt: on Ctrl-C inside the block.
@@ -117,8 +87,8 @@ def advising(folder: Path) -> Iterator[None]:
         command = f"'{resume_command(folder)}'"
         if isinstance(stop, RemoteError):
             # What it says to do again is not the command that began the run.
-            raise RemoteError(f"{stop}; the run goes on from its last checkpoint with {command}") from stop
-        raise KeyboardInterrupt(f"go on with {command}") from stop
+            raise RemoteError(f"{stop}; resume the run from its last checkpoint with {command}") from stop
+        raise KeyboardInterrupt(f"resume with {command}") from stop
 
 
 @contextmanager
@@ -128,51 +98,22 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
         ConfigError: if one does already.
     """
-    path = make_directory(folder) / LOCK
-    with _only_holder(path) as file:
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
-
-
-@contextmanager
-def _only_holder(path: Path) -> Iterator[TextIO]:
-    """Open the file at ``path`` with its lock held."""
-    while True:
-        with path.open("a+", encoding="utf-8") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # Who held it may have removed it since it was opened; then it keeps nobody out.
-                current = path.stat().st_ino == os.fstat(file.fileno()).st_ino
-            except BlockingIOError:
-                file.seek(0)
-                # It is empty for the moment between being locked and being written.
-                number = file.read().strip()
-                raise ConfigError(
-                    f"another process{f' (number {number})' if number else ''} is training into "
-                    f"{path.parent}: wait until it has ended; a new run can go into another --out meanwhile",
-                    "out",
-                ) from None
-            except FileNotFoundError:
-                current = False
-            if current:
-                yield file
-                return
-
-
-def start_folder(folder: Path, config: RunConfig, dataset: DistillDataset, record: RunRecord) -> None:
-    """Clear ``folder`` of the run it held, and write what a run begins with."""
-    begin_folder(folder, config.to_yaml(), record, dataset.texts(dataset.held_out))
-    if dataset.targets.combination is not None:
-        dataset.targets.combination.save(folder)
+    lock = FileLock(make_directory(folder) / LOCK)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise ConfigError(
+            f"another process is training into {folder}: wait until it has ended, or give another --out",
+            "out",
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def begin_folder(folder: Path, config: str, record: RunRecord, held_out: Sequence[str]) -> None:
-    """Clear ``folder`` of the run it held, and write what every training begins with.
+    """Clear ``folder`` of the run it held, and write record, configuration and held-out texts.
 
     Args:
         folder: the run's folder.
@@ -205,19 +146,19 @@ def begin_folder(folder: Path, config: str, record: RunRecord, held_out: Sequenc
 
 
 def finish_folder(folder: Path, record: RunRecord) -> None:
-    """Write the record of a finished run, and remove what only an unfinished one needs."""
+    """Write the record of a finished run, and remove its checkpoint and the run it replaces."""
     record.write(folder)
     (folder / CHECKPOINT).unlink(missing_ok=True)
     shutil.rmtree(replaced(folder), ignore_errors=True)
 
 
 def replaced(folder: Path) -> Path:
-    """Return where the finished run that ``folder`` held is kept until the new one is finished too."""
+    """Return the folder that keeps the run ``folder`` held until the new one is finished."""
     return folder.with_name(f"{folder.name}.replaced")
 
 
 def continue_folder(folder: Path, config: str, record: RunRecord, step: int) -> None:
-    """Bring ``folder`` to where a run was after ``step`` steps, after which it goes on."""
+    """Bring ``folder`` to its state after ``step`` steps, to resume from there."""
     _sweep(folder)
     _cut_metrics(folder, step)
     # They name the cache, which may have moved.
@@ -226,7 +167,7 @@ def continue_folder(folder: Path, config: str, record: RunRecord, step: int) -> 
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what a killed process was writing, but for the student it was replacing."""
+    """Remove partial files of a killed process; put back the student it was replacing."""
     for path in folder.glob(f"{TEMPORARY_PREFIX}*"):
         if path.name.endswith(_OLD) and not (folder / BEST).exists():
             path.rename(folder / BEST)
@@ -237,7 +178,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _cut_metrics(folder: Path, step: int) -> None:
-    """Leave only the metrics of the first ``step`` steps."""
+    """Cut the metrics after ``step`` steps."""
     path = folder / METRICS
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     kept = []
@@ -258,7 +199,7 @@ def save_student(model: SentenceTransformer, folder: Path, classifier: LabelHead
     Args:
         model: the student.
         folder: the run's folder.
-        classifier: what reads its vectors, to be saved with it.
+        classifier: its classifier, saved with it; None for an encoder alone.
     """
     target = folder / BEST
     staging = target.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{target.name}")

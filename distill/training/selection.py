@@ -1,21 +1,28 @@
-"""What the best checkpoint is chosen by: labelled pairs of a development set, or held-out rows."""
+"""Selection of the best checkpoint: scores on development pairs, held-out rows or labelled texts."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
+from torch.nn import functional as F
 
+from distill.classification.score import accuracy, macro_f1
 from distill.data.dataset import DistillDataset
+from distill.data.triples import Triples
 from distill.errors import ConfigError
 from distill.evaluation.files import read_pairs
+from distill.reaugkd.head import LabelHead
 from distill.students.build import forward
+from distill.training.objectives import no_negatives
 from distill.vectors import unit
 from embedcache.codecs import Vectors
 from embedcache.keys import key_array
@@ -23,44 +30,56 @@ from embedcache.teacher.batching import token_budget_batches
 from embedcache.teacher.tokenize import FastTokenizer, TokenizedTexts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
-    from typing import Any
-
     from sentence_transformers import SentenceTransformer
 
-    Autocast = Callable[[], AbstractContextManager[Any]]
+Encode = Callable[[TokenizedTexts], Vectors]
+Autocast = Callable[[], AbstractContextManager[Any]]
+
+FEWEST_SCORED = 10
+"""Rows that a student can be scored on; fewer tell nothing."""
+
+SCORES = {
+    "dev_spearman": "Spearman on development pairs",
+    "held_out_near_pairs_spearman": "Spearman on held-out rows, paired with near and random ones",
+    "held_out_retrieval_accuracy": "% of held-out anchors nearest to their positive",
+    "dev_accuracy": "% right on development rows",
+    "held_out_accuracy": "% right on held-out rows",
+    "held_out_agreement": "% as the teacher on held-out rows",
+    "dev_f1": "macro F1",
+    "held_out_f1": "macro F1",
+}
+"""Name of a score, as ``metrics.jsonl`` and ``run.json`` have it -> the same in words."""
 
 _BATCH_TOKENS = 8192
 _MOST_HELD_OUT = 2000
 
 
 class Selector(Protocol):
-    """Scores a student; higher is better."""
+    """Scorer of a student in training."""
 
     @property
     def name(self) -> str:
-        """What the score is called."""
+        """Name of the score that checkpoints are chosen by; a key of :data:`SCORES`."""
         ...
 
-    def score(self, encode: Callable[[TokenizedTexts], Vectors]) -> float:
-        """Return the score, given a function that encodes tokenised texts with the student."""
-        ...
+    def score(self, encode: Encode) -> dict[str, float]:
+        """Return the scores by name, higher is better; not finite where the vectors are not.
 
-    def details(self) -> dict[str, float]:
-        """Return what else was found out by the last score, to be logged beside it."""
+        Args:
+            encode: tokenised texts -> float32 vectors (n, d) of the student.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class PairSelector:
-    """Spearman correlation of the student's cosines with what pairs of texts ought to have.
+    """Spearman correlation of the student's cosines with the scores that pairs of texts ought to have.
 
     Attributes:
         texts: distinct texts, n of them.
-        first, second: which of the texts stand in each pair.
-        gold: the order the pairs ought to have.
-        name: what the score is called.
+        first, second: int64, shape (pairs,); the two texts of each pair.
+        gold: float64, shape (pairs,); the scores.
+        name: name of the score.
     """
 
     texts: TokenizedTexts
@@ -69,33 +88,20 @@ class PairSelector:
     gold: NDArray[np.float64]
     name: str
 
-    def score(self, encode: Callable[[TokenizedTexts], Vectors]) -> float:
+    def score(self, encode: Encode) -> dict[str, float]:
         """Return the correlation, -1 to 1."""
         vectors = unit(encode(self.texts))
-        return _correlation((vectors[self.first] * vectors[self.second]).sum(axis=1), self.gold)
-
-    def details(self) -> dict[str, float]:
-        """Return nothing."""
-        return {}
+        return {self.name: _correlation((vectors[self.first] * vectors[self.second]).sum(axis=1), self.gold)}
 
 
-def make_selector(data: str | None, dataset: DistillDataset, tokenizer: FastTokenizer) -> Selector | None:
-    """Return the selector for ``data`` (a file of pairs) or, without one, for the dataset's held-out rows.
+def held_out_selector(dataset: DistillDataset, tokenizer: FastTokenizer) -> PairSelector | None:
+    """Return the selector for the held-out rows of a dataset; None where there are too few.
 
-    Of held-out rows it compares the student's similarities with the targets'. Random pairs are nearly all
-    unrelated, so every row is paired with its nearest neighbours among the targets as well: what a student
-    has to get right is the order at the top.
-
-    Returns None where there are neither; the last state of the run is then the best.
-
-    Raises:
-        ConfigError: if ``data`` is a test set or holds rows of one.
-        DataError: if the file is not one of pairs with scores.
+    It compares the student's similarities with the targets'. Random pairs are nearly all unrelated, so every
+    row is paired with its nearest neighbours among the targets, and with as many random rows.
     """
-    if data is not None:
-        return pair_selector(data, tokenizer)
     rows = dataset.held_out
-    if len(rows) < 10:
+    if len(rows) < FEWEST_SCORED:
         return None
     # All pairs of them are compared, so their number is bounded; the rest is still there for evaluation.
     rows = rows[:: -(-len(rows) // _MOST_HELD_OUT)]
@@ -103,7 +109,7 @@ def make_selector(data: str | None, dataset: DistillDataset, tokenizer: FastToke
     targets = unit(dataset.targets.lookup(key_array(texts)))
     first, second = _pairs(targets @ targets.T)
     gold = (targets[first] * targets[second]).sum(axis=1).astype(np.float64)
-    return PairSelector(tokenizer(texts), first, second, gold, "held_out_spearman")
+    return PairSelector(tokenizer(texts), first, second, gold, "held_out_near_pairs_spearman")
 
 
 def pair_selector(data: str, tokenizer: FastTokenizer) -> PairSelector:
@@ -119,8 +125,7 @@ def pair_selector(data: str, tokenizer: FastTokenizer) -> PairSelector:
     if held_back := sum(subset.strip().lower() == "test" for subset in pairs.subsets):
         raise ConfigError(
             f"{held_back} of {len(pairs.subsets)} pairs of {path.name} are of subset "
-            "'test'; a checkpoint chosen on them makes the test score worthless. Copy the file without "
-            "those rows and give the copy",
+            "'test'; a checkpoint chosen on them makes the test score worthless. Give a copy without them",
             "evaluation.data",
         )
     place: dict[str, int] = {}
@@ -132,20 +137,119 @@ def pair_selector(data: str, tokenizer: FastTokenizer) -> PairSelector:
 
 
 def refuse_test_file(path: Path, option: str = "evaluation.data", chosen: str = "a checkpoint") -> None:
-    """Raise :class:`ConfigError` where the file to choose a checkpoint on is called as a test set is.
+    """Raise :class:`ConfigError` where a file to choose a checkpoint on is named like a test set.
 
     Args:
         path: the file.
-        option: what it was given with, for the message.
+        option: the setting that names it, for the message.
         chosen: what is to be chosen on it.
     """
     # A word that begins with "test", not any that holds it: latest_dev.tsv is no test set.
     if re.search(r"(?<![a-z])test", path.name.lower()):
         raise ConfigError(
-            f"{path.name} looks like a test set; {chosen} chosen on a test set makes its score worthless. "
-            "Choose on a development set (stsb_dev.tsv, say)",
+            f"{path.name} looks like a test set; {chosen} chosen on it makes the test score worthless. "
+            "Give a development set (stsb_dev.tsv, say)",
             option,
         )
+
+
+def refuse_test_rows(key: str, rows: Sequence[str], chosen: str = "a checkpoint") -> None:
+    """Raise :class:`ConfigError` where the rows to choose a checkpoint on are those of a test set.
+
+    Args:
+        key: the setting that names them, for the message.
+        rows: ``COLUMN=VALUE`` each.
+        chosen: what is to be chosen on them.
+    """
+    for row in rows:
+        if row.partition("=")[2].strip().lower() == "test":
+            raise ConfigError(
+                f"{row} are rows of a test set; {chosen} chosen on them makes the test score worthless. "
+                "Give a development split, or leave it out",
+                key,
+            )
+
+
+@dataclass(frozen=True)
+class NearestSelector:
+    """Share of anchors whose positive is nearer than all other held-out texts.
+
+    Attributes:
+        texts: the texts of all columns, one column after the other, n rows of each.
+        left_out: bool, shape (n, candidates); see :func:`distill.training.objectives.no_negatives`.
+    """
+
+    texts: TokenizedTexts
+    left_out: NDArray[np.bool_]
+    name: str = "held_out_retrieval_accuracy"
+
+    def score(self, encode: Encode) -> dict[str, float]:
+        """Return the share, 0 to 1."""
+        vectors = F.normalize(torch.from_numpy(encode(self.texts)), dim=-1)
+        rows = len(self.left_out)
+        cosines = vectors[:rows] @ vectors[rows:].T
+        if not bool(torch.isfinite(cosines).all()):
+            return {self.name: float("nan")}
+        own = cosines.diagonal().clone()
+        cosines[torch.from_numpy(self.left_out)] = -torch.inf
+        cosines.fill_diagonal_(-torch.inf)
+        # Not "as near as": to a student whose vectors are all alike, everything is.
+        return {self.name: float((own > cosines.max(dim=1).values).float().mean())}
+
+
+def nearest_selector(held_out: Triples | None, tokenizer: FastTokenizer) -> NearestSelector | None:
+    """Return the selector for held-out triples or pairs; None where there are too few."""
+    if held_out is None or len(held_out) < FEWEST_SCORED:
+        return None
+    # All are compared with each other, so their number is bounded.
+    chosen = held_out.take(np.arange(0, len(held_out), -(-len(held_out) // _MOST_HELD_OUT)))
+    codes = torch.from_numpy(chosen.codes())
+    left_out = no_negatives(codes[:, 0], codes[:, 1], codes[:, 1:].T.reshape(-1))
+    return NearestSelector(
+        tokenizer([text for column in chosen.columns for text in column]), left_out.numpy()
+    )
+
+
+@dataclass(frozen=True)
+class ClassSelector:
+    """Accuracy of the student's classifier on labelled texts, and the macro F1.
+
+    Attributes:
+        texts: n texts.
+        labels: int64, shape (n,); their labels.
+        head: the classifier, in the state it is trained in.
+        rows: origin of the texts; the names of the scores begin with it.
+        measure: ``accuracy``, or ``agreement`` where the labels are a teacher's answers.
+    """
+
+    texts: TokenizedTexts
+    labels: NDArray[np.int64]
+    head: LabelHead
+    rows: Literal["dev", "held_out"]
+    measure: Literal["accuracy", "agreement"] = "accuracy"
+
+    @property
+    def name(self) -> str:
+        """Name of the accuracy."""
+        return f"{self.rows}_{self.measure}"
+
+    def score(self, encode: Encode) -> dict[str, float]:
+        """Return accuracy and macro F1, 0 to 1."""
+        logits = self.head.kept().logits(encode(self.texts))
+        if not np.isfinite(logits).all():
+            return {self.name: float("nan")}
+        predicted = logits.argmax(axis=1)
+        return {
+            self.name: accuracy(predicted, self.labels),
+            f"{self.rows}_f1": macro_f1(predicted, self.labels),
+        }
+
+
+def _correlation(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
+    # A student whose similarities are all alike ranks nothing; spearmanr would say NaN and warn.
+    if np.ptp(a) == 0 or np.ptp(b) == 0:
+        return 0.0
+    return float(spearmanr(a, b).statistic)
 
 
 def _pairs(
@@ -162,7 +266,7 @@ def _pairs(
 
 
 class StudentEncoder:
-    """Encodes tokenised texts with the student that is being trained, in eval mode.
+    """Encoder of tokenised texts with the student in training, in eval mode.
 
     Args:
         model: the student.
@@ -196,10 +300,3 @@ class StudentEncoder:
         finally:
             self._model.train()
         return np.empty((0, 0), dtype=np.float32) if out is None else out
-
-
-def _correlation(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
-    # A student whose similarities are all alike ranks nothing; spearmanr would say NaN and warn.
-    if np.ptp(a) == 0 or np.ptp(b) == 0:
-        return 0.0
-    return float(spearmanr(a, b).statistic)

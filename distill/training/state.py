@@ -1,4 +1,4 @@
-"""Where a training stands: everything that decides how it goes on, beside the weights."""
+"""State of a training beside the weights, as checkpoints hold it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from distill.errors import TrainingError
-from distill.training.processes import mean_of
+from distill.training.distributed import mean_of
 
 LAST_STEPS = 100
-"""So many steps, or all of a shorter run, is the mean loss over with which a run ends."""
+"""Steps that the final loss is the mean over, or all of a shorter run."""
 
 
 @dataclass
 class TrainState:
-    """Where a training stands after a step.
+    """State of a training after a step.
 
     Attributes:
         step: steps done.

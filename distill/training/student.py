@@ -1,4 +1,4 @@
-"""A student that is ready to be trained: with what it is scored, saved, fed and chosen by."""
+"""Student in training: the model with its tokenizer, selector and classifier."""
 
 from __future__ import annotations
 
@@ -6,29 +6,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from distill.config.models import SelectionConfig
 from distill.errors import ConfigError, StudentError
-from distill.students.build import without_head
+from distill.reaugkd.head import LabelHead
+from distill.students.build import count_parameters, without_head
 from distill.students.static import is_static, static_tokenizer
+from distill.training.selection import Selector
 from embedcache.teacher.tokenize import FastTokenizer, fast_tokenizer
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from distill.config.models import SelectionConfig
-    from distill.reaugkd.head import LabelHead
-    from distill.training.selection import Selector
-
 
 @dataclass(frozen=True)
 class StudentParts:
-    """A student, and what it is chosen and fed by.
+    """A student, its tokenizer, and the scorer of its checkpoints.
 
     Attributes:
         model: the student, with its head.
-        kept: what is scored and saved of it: the student itself, or the student without its head.
+        kept: the model that is scored and saved: the student itself, or the student without its head.
         tokenizer: its tokenizer.
-        selector: what the best checkpoint is chosen by; None where there is nothing to choose by.
-        classifier: the classifier that reads its vectors and is saved with it; None for an encoder alone.
+        selector: scorer of checkpoints; None where there is nothing to choose by.
+        classifier: classifier that reads its vectors and is saved with it; None for an encoder alone.
     """
 
     model: SentenceTransformer
@@ -37,37 +36,15 @@ class StudentParts:
     selector: Selector | None
     classifier: LabelHead | None = None
 
+    @property
+    def parameters(self) -> int:
+        """Parameters of the model that is saved."""
+        return count_parameters(self.kept)
 
-def student_parts(
-    model: SentenceTransformer,
-    spec: str,
-    select: Callable[[FastTokenizer], Selector | None],
-    evaluation: SelectionConfig,
-    *,
-    drop_head: bool,
-    held_out: int,
-    classifier: LabelHead | None = None,
-) -> StudentParts:
-    """Return a student with what it is chosen and fed by.
-
-    Args:
-        model: the student, with its head.
-        spec: what messages call it.
-        select: makes what it is chosen by, given its tokenizer.
-        evaluation: the settings of evaluations.
-        drop_head: whether it is scored and saved without its head.
-        held_out: rows kept out of training.
-        classifier: the classifier that reads its vectors.
-
-    Raises:
-        ConfigError: if patience is asked for and there is nothing to choose by; else as ``select``.
-        StudentError: if it has no tokenizer that is fast enough.
-    """
-    kept = without_head(model) if drop_head else model
-    tokenizer = tokenizer_of(model, spec)
-    selector = select(tokenizer)
-    refuse_patience_without_scores(evaluation, selector, held_out)
-    return StudentParts(model, kept, tokenizer, selector, classifier)
+    @property
+    def dimension(self) -> int:
+        """Width of the vectors of the model that is saved."""
+        return int(self.kept.get_embedding_dimension() or 0)
 
 
 def tokenizer_of(model: SentenceTransformer, spec: str, max_length: int | None = None) -> FastTokenizer:
@@ -108,14 +85,36 @@ def tokenizer_of(model: SentenceTransformer, spec: str, max_length: int | None =
     return tokenizer
 
 
-def refuse_patience_without_scores(
-    evaluation: SelectionConfig, selector: Selector | None, held_out: int
-) -> None:
-    """Raise :class:`ConfigError` where patience is asked for and there is nothing to select by."""
+def make_parts(
+    model: SentenceTransformer,
+    spec: str,
+    select: Callable[[FastTokenizer], Selector | None],
+    evaluation: SelectionConfig,
+    drop_head: bool = False,
+    classifier: LabelHead | None = None,
+) -> StudentParts:
+    """Return a student with its tokenizer and selector.
+
+    Args:
+        model: the student.
+        spec: its specification, for messages.
+        select: makes the selector, given the tokenizer.
+        evaluation: patience, which needs a selector.
+        drop_head: score and save the student without its head.
+        classifier: classifier that is saved with it.
+
+    Raises:
+        ConfigError: if patience is set and there is nothing to select by.
+        StudentError: if the student has no fast tokenizer, or no head to drop.
+    """
+    kept = without_head(model) if drop_head else model
+    tokenizer = tokenizer_of(model, spec)
+    selector = select(tokenizer)
     for key, value in (("patience", evaluation.patience), ("patience_epochs", evaluation.patience_epochs)):
         if selector is None and value is not None:
             raise ConfigError(
-                f"evaluation.{key}: {value} without a new best can only be counted where there are "
-                f"evaluations, and {held_out} rows are held out; hold out at least 10, "
-                "give --dev, or leave it out"
+                f"{value} given, and there are no scores to wait for; hold out at least 10 "
+                "rows, give --dev, or leave it out",
+                f"evaluation.{key}",
             )
+    return StudentParts(model, kept, tokenizer, selector, classifier)

@@ -1,34 +1,36 @@
-"""What a run writes down on the way: ``metrics.jsonl``, TensorBoard on request, and a progress callback."""
+"""Metrics and progress of a training: ``metrics.jsonl``, trackers of accelerate, and a callback."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING
 
 from distill.errors import MissingExtraError
 from distill.layout import METRICS
 
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
 
 @dataclass(frozen=True)
 class TrainProgress:
-    """Where a run stands; handed to the progress callback after every step.
+    """State of a run, given to the progress callback after every step.
 
     Attributes:
-        phase: ``fetch``, ``select``, ``prepare``, ``note`` (once for each thing worth knowing about
-            the student), ``anew`` (told once: what is gone on with has no checkpoint) or ``train``.
-        step: steps done (in ``prepare``: rows tokenised; in ``select``, which comes once: rows selected; in
-            ``fetch``: bytes fetched).
+        phase: ``fetch``, ``select`` (once), ``prepare``, ``note``, ``anew`` (once, where a run to resume has
+            no checkpoint) or ``train``.
+        step: steps done (in ``prepare``: rows tokenised; in ``select``: rows selected; in ``fetch``: bytes).
         total: steps of the run (in ``prepare`` and ``select``: rows; in ``fetch``: bytes).
         loss: mean loss since the last report, None before the first.
         rows_per_second: training rows a second since the start.
         best: best selection score so far.
-        resumed: the step that an interrupted run went on from.
-        text: of a ``note``, what it says; of ``fetch``, what is fetched.
+        resumed: step that an interrupted run was resumed from.
+        text: the text of a ``note``, or the name of what ``fetch`` fetches.
     """
 
     phase: str
@@ -44,16 +46,17 @@ class TrainProgress:
 OnProgress = Callable[[TrainProgress], None]
 
 
-def require_tensorboard() -> None:
-    """Raise :class:`MissingExtraError` where TensorBoard is not installed."""
-    if find_spec("tensorboard") is None:
-        raise MissingExtraError(
-            "TensorBoard is not installed: pip install 'embedcache[tensorboard]', or leave --tensorboard out"
-        )
+def refuse_missing_trackers(names: Sequence[str]) -> None:
+    """Raise :class:`MissingExtraError` where the package of a tracker is not installed."""
+    for name in names:
+        if find_spec(name) is None:
+            raise MissingExtraError(
+                f"{name} is not installed: pip install {name}, or leave --log-with {name} out"
+            )
 
 
 def best_scores(folder: Path, step: int) -> dict[str, float]:
-    """Return what a run was chosen by at its best step, by name; empty where there was nothing to choose by.
+    """Return the scores of a run at its best step, by name; empty where there were none.
 
     Args:
         folder: the run's folder.
@@ -66,37 +69,34 @@ def best_scores(folder: Path, step: int) -> dict[str, float]:
 
 
 class Tracker:
-    """Writes metrics of a run.
+    """Writer of a run's metrics: ``metrics.jsonl`` and the trackers of an accelerator.
 
     Args:
-        folder: the run's folder; None writes nothing: another process does.
-        tensorboard: whether to write TensorBoard files too.
-        after: the step a resumed run goes on after.
-
-    Raises:
-        MissingExtraError: if TensorBoard is asked for and not installed.
+        folder: the run's folder; None in processes that do not write.
+        accelerator: its ``log_with`` says which trackers are written beside; None: none.
+        after: the step that a resumed run continues from.
     """
 
-    def __init__(self, folder: Path | None, *, tensorboard: bool = False, after: int = 0) -> None:
-        self._writer: Any = None
+    def __init__(
+        self, folder: Path | None, accelerator: Accelerator | None = None, *, after: int = 0
+    ) -> None:
+        self._accelerator = accelerator
         self._file: IO[str] | None = None
         if folder is None:
             return
-        if tensorboard:
-            require_tensorboard()
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=after + 1)
         self._file = (folder / METRICS).open("a", encoding="utf-8")
+        if accelerator is not None and accelerator.log_with:
+            names = {"wandb": {"name": folder.name}, "tensorboard": {"purge_step": after + 1}}
+            accelerator.init_trackers("distill", init_kwargs=names)
 
     def log(self, step: int, values: dict[str, float]) -> None:
         """Write one line: the step and its values."""
-        if self._file is not None:
-            self._file.write(json.dumps({"step": step, **values}) + "\n")
-            self._file.flush()
-        if self._writer is not None:
-            for name, value in values.items():
-                self._writer.add_scalar(name, value, step)
+        if self._file is None:
+            return
+        self._file.write(json.dumps({"step": step, **values}) + "\n")
+        self._file.flush()
+        if self._accelerator is not None:
+            self._accelerator.log(values, step=step)
 
     def __enter__(self) -> Tracker:
         return self
@@ -106,5 +106,6 @@ class Tracker:
     ) -> None:
         if self._file is not None:
             self._file.close()
-        if self._writer is not None:
-            self._writer.close()
+            # Not end_training(), which ends the processes' group as well.
+            for tracker in self._accelerator.trackers if self._accelerator is not None else ():
+                tracker.finish()

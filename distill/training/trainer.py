@@ -1,4 +1,4 @@
-"""The training loop: stream rows, step, look, keep the best, and write down where to go on from."""
+"""The training loop: stream rows, step, evaluate, keep the best, write checkpoints."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from distill.config.finetune import FinetuneConfig
+from distill.config.models import RunConfig
+from distill.data.collate import Batch
 from distill.data.loader import CheckRows, Loader
-from distill.data.source import Share
+from distill.data.source import Share, Source
 from distill.errors import CheckpointError, TrainingError
 from distill.record import TrainResult
 from distill.students.build import forward
@@ -26,41 +29,35 @@ from distill.training.checkpoint import (
     restore_optimizer,
     restore_random,
 )
-from distill.training.optimizer import make_optimizer
-from distill.training.processes import average_gradients, broadcast, gather_objects
-from distill.training.schedule import learning_rate_factor, warmup_steps
-from distill.training.selection import StudentEncoder
+from distill.training.distributed import average_gradients, broadcast, gather_objects
+from distill.training.objectives import Objective
+from distill.training.optimizer import learning_rate_factor, make_optimizer, warmup_steps
+from distill.training.selection import Selector, StudentEncoder
 from distill.training.state import RecentLosses, TrainState
 from distill.training.tracking import OnProgress, Tracker, TrainProgress
 from embedcache.errors import RemoteError, StorageError
 from embedcache.teacher.inference import use_short_attention
+from embedcache.teacher.tokenize import FastTokenizer
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
     from sentence_transformers import SentenceTransformer
 
-    from distill.config.trainer import TrainerConfig
-    from distill.data.collate import Batch
-    from distill.data.source import Source
-    from distill.training.objective import Objective
-    from distill.training.selection import Selector
-    from embedcache.teacher.tokenize import FastTokenizer
-
 
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
-"""At least so many lie between checkpoints where nobody says how often to write one."""
+"""Least seconds between checkpoints by default."""
 
 
 class Trainer:
-    """Trains one student.
+    """Training loop of one student.
 
     Args:
         model: the student.
-        evaluated: what is scored and kept of it: the student itself, or the student without its head.
-        objective: what is minimised; trained along where it has parameters.
+        evaluated: the model that is scored and saved: the student itself, or the student without its head.
+        objective: the objective; its parameters are trained along.
         source: rows to train on.
         tokenizer: the student's tokenizer.
-        selector: chooses the best checkpoint; None keeps the last state.
+        selector: scores the student to choose the best checkpoint; None keeps the last state.
         config: the resolved configuration.
         accelerator: device, precision and processes.
         folder: where checkpoints go.
@@ -75,7 +72,7 @@ class Trainer:
         source: Source,
         tokenizer: FastTokenizer,
         selector: Selector | None,
-        config: TrainerConfig,
+        config: RunConfig | FinetuneConfig,
         accelerator: Accelerator,
         folder: Path,
         save_best: Callable[[], None],
@@ -112,7 +109,7 @@ class Trainer:
         on_progress: OnProgress | None = None,
         check: CheckRows | None = None,
     ) -> TrainResult:
-        """Run all steps, or what is left of them, and return how it ended.
+        """Run all remaining steps.
 
         Args:
             tracker: takes the metrics.
@@ -131,12 +128,12 @@ class Trainer:
         self._model.train()
         while state.epoch < self._epochs and not self._has_stopped():
             loader, waited = self._loader(check), state.waited
-            for batch in self._saved_where_a_remote_fails(loader):
+            for batch in self._saved_on_remote_error(loader):
                 self._recent.add(self._step(batch))
                 state.step, state.batch = state.step + 1, state.batch + 1
                 state.rows += len(batch.rows)
                 state.seconds, state.waited = time.perf_counter() - started, waited + loader.waited
-                self._look(tracker)
+                self._report(tracker)
                 if on_progress is not None:
                     on_progress(self._progress())
                 if self._has_stopped():
@@ -163,8 +160,8 @@ class Trainer:
             stopped_early=state.stopped and state.step < self.total_steps,
         )
 
-    def _saved_where_a_remote_fails(self, loader: Loader) -> Iterator[Batch]:
-        """Yield the batches; before an error of a remote is raised, write down what is trained until then."""
+    def _saved_on_remote_error(self, loader: Loader) -> Iterator[Batch]:
+        """Yield the batches; on an error of a remote, write a checkpoint of the steps done."""
         try:
             yield from loader
         except RemoteError:
@@ -213,9 +210,7 @@ class Trainer:
         self._state = TrainState(**checkpoint.facts["state"])
         self._resumed = self._state.step
         losses = checkpoint.tensors["recent"].to(self._device)
-        # A checkpoint that an older version wrote has no last losses.
-        last = checkpoint.facts.get("last_losses", ())
-        self._recent.restore(losses, checkpoint.facts["recent_mean"], last)
+        self._recent.restore(losses, checkpoint.facts["recent_mean"], checkpoint.facts["last_losses"])
 
     def _progress(self) -> TrainProgress:
         state = self._state
@@ -285,8 +280,8 @@ class Trainer:
             agree=self._raise_together,
         )
 
-    def _look(self, tracker: Tracker) -> None:
-        """Evaluate and log where it is time to."""
+    def _report(self, tracker: Tracker) -> None:
+        """Evaluate and log, at the steps where either is due."""
         state, config = self._state, self._config
         last = state.step == self.total_steps
         if state.step % (config.evaluation.every or self.total_steps) == 0 or last:
@@ -302,32 +297,33 @@ class Trainer:
 
     def _evaluate(self, tracker: Tracker) -> None:
         state, evaluation = self._state, self._config.evaluation
-        score = self._score()
+        scores = self._score()
+        score = None if self._selector is None else scores[self._selector.name]
         if score is None or state.best_score is None or score > state.best_score:
             state.best_score, state.best_step, state.since_best = score, state.step, 0
             if self._share.process == 0:
                 self._save_best()
         else:
             state.since_best += 1
-        if self._selector is not None and score is not None:
-            tracker.log(state.step, {self._selector.name: score, **self._selector.details()})
+        if scores:
+            tracker.log(state.step, scores)
         steps = (evaluation.patience_epochs or math.inf) * self._steps_an_epoch
         state.stopped = (
             state.since_best >= (evaluation.patience or math.inf) or state.step - state.best_step >= steps
         )
 
-    def _score(self) -> float | None:
+    def _score(self) -> dict[str, float]:
         if self._selector is None:
-            return None
+            return {}
         # One process scores, so that all of them decide alike.
-        score = self._selector.score(self._encoder) if self._share.process == 0 else math.nan
-        score = broadcast(score, self._share)
+        scores = self._selector.score(self._encoder) if self._share.process == 0 else {}
+        score = broadcast(scores.get(self._selector.name, math.nan), self._share)
         if not math.isfinite(score):
             raise TrainingError(
                 f"the student's vectors became NaN or infinite by step {self._state.step}: lower "
                 "optimizer.lr, or use training.mixed_precision=no; the best checkpoint so far is kept"
             )
-        return score
+        return scores or {self._selector.name: score}
 
     def _step(self, batch: Batch) -> Tensor:
         batch = batch.to(self._device)

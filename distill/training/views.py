@@ -1,4 +1,4 @@
-"""Which views of a corpus a run trains on."""
+"""Views of a corpus that a run trains on."""
 
 from __future__ import annotations
 
@@ -21,38 +21,33 @@ def choose_views(loss: str, asked: list[str] | None, corpus: Corpus) -> list[str
     Raises:
         ConfigError: if the corpus lacks a view, or the loss takes another number of them.
     """
-    there = [ORIGINAL, *corpus.view_names()]
-    wanted = get_loss(loss).views
+    there, wanted = [ORIGINAL, *corpus.view_names()], get_loss(loss).views
     chosen = asked or there[: 1 if wanted == 1 else None]
     if unknown := [name for name in chosen if name not in there]:
         raise ConfigError(
-            f"corpus {corpus.name!r} has no view {unknown[0]!r}; it has {', '.join(there)}. "
-            f"Name one of them, or add one: {_build(corpus, unknown[0])}",
+            f"corpus {corpus.name!r} has no view {unknown[0]!r} (views: {', '.join(there)}). "
+            f"Name one of them, or add it: {_build_command(corpus, unknown[0])}",
             "training.views",
         )
-    if repeated := [name for name in dict.fromkeys(chosen) if chosen.count(name) > 1]:
-        raise ConfigError(f"{repeated[0]!r} stands more than once; name each view once", "training.views")
+    if len(set(chosen)) < len(chosen):
+        raise ConfigError(f"{', '.join(chosen)}; name each view once", "training.views")
     if len(chosen) < wanted:
         raise ConfigError(
-            f"loss {loss} trains on two views of each row, and "
-            + (
-                f"corpus {corpus.name!r} holds its original texts alone; add a view: "
-                f"{_build(corpus, 'delete-words')}"
-                if len(there) < wanted
-                else f"training.views names {chosen[0]!r} alone: name another of {', '.join(there)}"
-            )
+            f"loss {loss} takes two views of each row, found {', '.join(chosen)} of "
+            f"{', '.join(there)}; name another, or add one: {_build_command(corpus, 'delete-words')}",
+            "training.views",
         )
     if wanted == 1 and len(chosen) > 1:
         raise ConfigError(
-            f"loss {loss} trains on one view of each row, and {len(chosen)} are named: name "
-            "one, or choose a loss of two views ('distill list losses' lists them)",
+            f"loss {loss} takes one view of each row, {len(chosen)} are named: name one, or "
+            "choose a loss of two views ('distill list losses')",
             "training.views",
         )
     return chosen
 
 
-def _build(corpus: Corpus, view: str) -> str:
-    """Return the command that adds a view to a corpus; where its name does not say how, examples."""
+def _build_command(corpus: Corpus, view: str) -> str:
+    """Return the command that adds a view to a corpus; an example where its name is not its recipe."""
     command = (
         f"embedcache build FILES --teacher TEACHER --cache {corpus.folder.parent.parent} "
         f"--name {corpus.name} --view"
@@ -63,8 +58,5 @@ def _build(corpus: Corpus, view: str) -> str:
     try:
         parse_views([spec])
     except InputError:
-        return (
-            f"'{command} crop', say, or '{command} column:NAME' for texts that are a column of the files "
-            "('embedcache views' lists all ways)"
-        )
+        return f"'{command} crop', say ('embedcache views' lists all)"
     return f"'{command} {spec}'"

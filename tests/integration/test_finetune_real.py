@@ -58,7 +58,7 @@ def test_the_positives_of_triples_never_seen_are_found_more_often(tmp_path):
         out=tmp_path / "run",
     )
     trained, held_out = read_triples(TRIPLES, limit=300).split(80, seed=0)
-    assert run.rows == len(trained) == 300 - len(held_out)
+    assert run.record.rows == len(trained) == 300 - len(held_out)
     before = accuracy(open_student(str(MODEL), pooling="cls")[0].eval(), held_out)
     after = accuracy(SentenceTransformer(str(run.best), device="cpu"), held_out)
     assert run.result.best_score == pytest.approx(after, abs=0.011)

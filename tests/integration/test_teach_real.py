@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import distill
-from distill.classification.rows import Columns, read_labelled
+from distill.data.labelled import Columns, read_labelled
 
 MODEL = Path(os.environ.get("DISTILL_MODELS", Path.home() / ".cache" / "real-models")) / "minilm-l3"
 DATA = Path(os.environ.get("DISTILL_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
@@ -41,6 +41,6 @@ def test_a_few_hundred_reviews_teach_it_far_more_than_the_commonest_label(tmp_pa
     )
     labels = read_labelled(REVIEWS, Columns("text"), ["split=dev"]).labels
     commonest = max(labels.count(label) for label in set(labels)) / len(labels)
-    assert run.labels == ("0", "1")
+    assert run.record.labels == ["0", "1"]
     assert run.result.best_score > commonest + 0.15
     assert run.scores["dev_f1"] > 0.6

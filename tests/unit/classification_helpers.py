@@ -10,7 +10,7 @@ import numpy as np
 from distill_helpers import build
 
 import distill
-from distill.classification.teach import TeachRun
+from distill.training.train import Run
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.projection import extend, write_derived
 from embedcache.testing import sentences
@@ -32,7 +32,7 @@ def labelled_file(folder: Path) -> Path:
     return write_rows(folder / "animals.tsv", rows, ("split", "label", "text"))
 
 
-def small_teach(start: str | Path, train: Path, out: Path, **settings: Any) -> TeachRun:
+def small_teach(start: str | Path, train: Path, out: Path, **settings: Any) -> Run:
     """A teaching of a few steps, on the CPU in float32; a model so small is fastest on one thread."""
     defaults: dict[str, Any] = {
         "epochs": 2,
@@ -42,7 +42,7 @@ def small_teach(start: str | Path, train: Path, out: Path, **settings: Any) -> T
         "device": "cpu",
         "threads": 1,
     }
-    return distill.teach(start, train=train, out=out, **{**defaults, **settings})
+    return distill.finetune(start, labels=train, out=out, **{**defaults, **settings})
 
 
 def labelled_cache(file: Path, teacher: Path, folder: Path, **options: Any) -> Cache:

@@ -10,7 +10,7 @@ from torch import distributed
 
 from distill.data.collate import Batch
 from distill.data.source import Share
-from distill.training.contrastive import Contrast, InfoNCE
+from distill.training.objectives import Contrast, InfoNCE
 
 STEPS = ([5, 3, 0, 1, 2], [4, 0], [2], [1, 5, 4])
 # Rows 0 and 3 have one anchor; the positive of 1 is the anchor of 2; 4's hard negative is 1's positive.

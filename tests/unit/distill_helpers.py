@@ -10,7 +10,7 @@ import flat_build
 
 import distill
 from distill.losses.registry import get_loss
-from distill.training.run import Run
+from distill.training.train import Run
 from embedcache.cache import Cache
 from embedcache.testing import sentences
 

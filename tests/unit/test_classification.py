@@ -11,15 +11,21 @@ import torch
 from classification_helpers import write_rows
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-from distill.classification.labels import describe_counts, label_names, label_numbers
-from distill.classification.objective import CrossEntropy
-from distill.classification.rows import Columns, LabelledRows, read_labelled, refuse_test_rows
 from distill.classification.score import accuracy, macro_f1, matthews
-from distill.classification.selection import ClassSelector
 from distill.data.collate import Batch
+from distill.data.labelled import (
+    Columns,
+    LabelledRows,
+    describe_counts,
+    label_names,
+    label_numbers,
+    read_labelled,
+)
 from distill.data.source import Share
 from distill.errors import ConfigError, DataError
 from distill.reaugkd.head import LabelHead
+from distill.training.objectives import CrossEntropy
+from distill.training.selection import ClassSelector, refuse_test_rows
 from embedcache.errors import InputError, MissingInputError
 from embedcache.pairs import join_pair, split_pair, what_is_read
 from embedcache.teacher.classifier import ClassifierHead
@@ -99,12 +105,12 @@ def test_what_cannot_be_read_is_named(pairs, columns, rows, error, words):
 def test_rows_of_one_text_are_held_out_together():
     texts = [f"text {number // 2}" for number in range(100)]
     rows = LabelledRows("some", texts, ["a", "b"] * 50)
-    left, held_out = rows.split(0.2, seed=0)
+    left, held_out = rows.split(10, seed=0)
     assert len(held_out) == 20
     assert len(left) == 80
     assert not set(left.texts) & set(held_out.texts)
-    assert rows.split(0.2, seed=0)[1].texts == held_out.texts
-    assert rows.split(0.2, seed=1)[1].texts != held_out.texts
+    assert rows.split(10, seed=0)[1].texts == held_out.texts
+    assert rows.split(10, seed=1)[1].texts != held_out.texts
 
 
 def test_texts_of_the_development_rows_are_found_in_other_capitals():
@@ -178,13 +184,13 @@ def test_the_selector_scores_the_classifier_as_it_is_now(tokenizer):
         head.weight.copy_(torch.eye(2))
     vectors = np.array([[1, 0], [0, 1], [2, 1], [1, 3]], dtype=np.float32)
     selector = ClassSelector(tokenizer(["one"] * 4), np.array([0, 1, 1, 1]), head, "dev")
-    assert selector.score(lambda texts: vectors) == 0.75
-    assert selector.details() == {"dev_f1": pytest.approx((2 / 3 + 4 / 5) / 2)}
+    scores = selector.score(lambda texts: vectors)
+    assert scores == {"dev_accuracy": 0.75, "dev_f1": pytest.approx((2 / 3 + 4 / 5) / 2)}
     with torch.no_grad():
         head.bias.copy_(torch.tensor([0.0, 10.0]))
-    assert selector.score(lambda texts: vectors) == 0.75
-    assert selector.details() == {"dev_f1": pytest.approx((0 + 6 / 7) / 2)}
-    assert np.isnan(selector.score(lambda texts: vectors * np.nan))
+    scores = selector.score(lambda texts: vectors)
+    assert scores == {"dev_accuracy": 0.75, "dev_f1": pytest.approx((0 + 6 / 7) / 2)}
+    assert np.isnan(selector.score(lambda texts: vectors * np.nan)["dev_accuracy"])
 
 
 # --- the head and its loss ---

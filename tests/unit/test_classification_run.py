@@ -25,7 +25,6 @@ from distill_helpers import build, metrics, small_run
 from safetensors.torch import load_file
 from training_children import Command, launch
 
-from distill.classification.outputs import ClassOutputs
 from distill.cli.main import cli
 from distill.cli.progress import print_run
 from distill.data.collate import Batch
@@ -35,7 +34,8 @@ from distill.errors import ConfigError, DataError
 from distill.losses.base import LossBatch
 from distill.reaugkd.head import LabelHead
 from distill.reaugkd.soft_labels import SoftLabels, find_logits, open_soft_labels
-from distill.training.run import resume
+from distill.training.intermediate import ClassOutputs
+from distill.training.train import resume
 from embedcache.cache import Cache
 from embedcache.errors import InputError
 from embedcache.teacher.classifier import ClassifierHead
@@ -160,7 +160,7 @@ def test_both_scores_are_printed(runs, capsys):
     print_run(run)
     printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert f"{100 * run.scores['held_out_accuracy']:.2f} % right" in printed
-    assert f"{100 * run.scores['held_out_f1']:.2f} macro F1 on held-out rows" in printed
+    assert f"{100 * run.scores['held_out_f1']:.2f} macro F1" in printed
     assert "Spearman" not in printed
 
 

@@ -22,7 +22,7 @@ from distill.students.build import build_student, count_parameters
 from distill.students.compact import build_compact
 from distill.students.embedding_block import EmbeddingBlock, narrow_block
 from distill.students.registry import StudentOptions
-from distill.training.token_embeddings import TokenEmbeddings
+from distill.training.intermediate import TokenEmbeddings
 from embedcache.teacher.load import load_teacher, quiet_transformers
 from embedcache.teacher.token_table import TokenTable, token_table_of
 from embedcache.testing import sentences

@@ -7,7 +7,6 @@ import pytest
 import yaml
 
 import distill
-from distill.classification.config import TeachConfig
 from distill.config.base import keys
 from distill.config.finetune import FinetuneConfig
 from distill.config.models import RunConfig
@@ -16,7 +15,7 @@ from distill.config.tree import flat
 from distill.errors import ConfigError
 from distill.losses.registry import get_loss
 
-MODELS = (RunConfig, FinetuneConfig, TeachConfig)
+MODELS = (RunConfig, FinetuneConfig)
 
 
 def config(**options: object) -> RunConfig:
@@ -55,7 +54,7 @@ def test_every_problem_is_reported_at_once_with_its_key():
         ("optimizer.lr=.5e1", 5.0),
         ("optimizer.lr=null", None),
         ("training.epochs=5", 5),
-        ("tracking.tensorboard=true", True),
+        ("tracking.log_every=7", 7),
         ("corpus=nli", "nli"),
         ('corpus="123"', "123"),
         ('corpus="1e5"', "1e5"),
@@ -167,7 +166,9 @@ def test_given_settings_stay():
 
 def test_a_run_is_evaluated_about_twenty_times():
     assert config().resolved(200_000).evaluation.every == -(-(3 * 1555) // 20)
-    assert config().resolved(500).evaluation.every == 50
+    # 300 steps are evaluated every 50, 46 steps four times.
+    assert config(**{"training.max_steps": 300}).resolved(200_000).evaluation.every == 50
+    assert config(**{"training.max_steps": 46}).resolved(200_000).evaluation.every == 12
 
 
 def test_settings_of_another_loss_are_refused():
@@ -232,7 +233,7 @@ CHANGES = [
     (RunConfig, {"training.threads": 3}, False),
     (RunConfig, {"training.checkpoint_every": 3}, False),
     (RunConfig, {"tracking.log_every": 3}, False),
-    (RunConfig, {"tracking.tensorboard": True}, False),
+    (RunConfig, {"tracking.log_with": ["wandb"]}, False),
     (RunConfig, {"stream.mirror": "elsewhere"}, False),
     (RunConfig, {"stream.require_signature": "keys"}, False),
     (RunConfig, {"corpus": "nli"}, True),

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from distill.config.models import TrainingConfig
+from distill.device import cpu_threads, make_accelerator, resolve_device, seeded
 from distill.errors import ConfigError
-from distill.training.device import cpu_threads, make_accelerator, resolve_device, seeded
 
 
 def test_auto_is_the_gpu_where_there_is_one():
@@ -39,7 +39,7 @@ def test_runs_of_different_precision_follow_each_other():
 
 @pytest.mark.parametrize(("native", "expected"), [(True, "bf16"), (False, "no")])
 def test_auto_takes_bfloat16_where_the_cpu_computes_in_it(monkeypatch, native, expected):
-    monkeypatch.setattr("distill.training.device.has_native_bfloat16", lambda: native)
+    monkeypatch.setattr("distill.device.has_native_bfloat16", lambda: native)
     assert make_accelerator(TrainingConfig(device="cpu")).mixed_precision == expected
 
 

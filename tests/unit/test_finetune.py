@@ -1,13 +1,16 @@
-"""Fine-tuning: the objective, what it starts from, what it writes and refuses, and how it is gone on with."""
+"""Fine-tuning on triples, pairs, sentences and labels: what is learnt, written, resumed and refused."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from classification_helpers import LABELS, SPLITS, labelled_file, small_teach, write_rows
+from classification_helpers import TEXTS as LABELLED
 from click.testing import CliRunner
 from contrast_helpers import CODES, run_process, steps
 from distill_helpers import TEXTS, metrics, small_run
@@ -15,22 +18,28 @@ from safetensors.torch import load_file, save_file
 
 import distill
 from distill.cli.main import cli
-from distill.cli.progress import print_finetune
+from distill.cli.progress import print_run
 from distill.config.finetune import FinetuneConfig
 from distill.data.collate import Batch
 from distill.data.source import Share
 from distill.data.triples import Triples, TripleSource, read_triples
 from distill.errors import CheckpointError, ConfigError, DataError, StudentError
+from distill.evaluation.contamination import contamination
 from distill.record import read_record
-from distill.training.contrastive import Contrast, InfoNCE, nearest_selector, no_negatives
-from distill.training.finetune import finetune_config, resume_finetune
-from distill.training.run import resume
+from distill.training.objectives import Contrast, InfoNCE, no_negatives
+from distill.training.selection import nearest_selector
+from embedcache.pairs import join_pair
+from embedcache.teacher.classifier import ClassifierHead
 from embedcache.teacher.load import load_teacher
-from embedcache.testing import tiny_encoder
+from embedcache.testing import encode_texts, tiny_encoder
 
 pytest_plugins = ["distill_fixtures"]
 
-NOUNS = ["cat", "dog", "man", "woman", "child", "bird", "horse", "train"]
+DEV = {"rows": ["split=train"], "dev_rows": ["split=dev"]}
+
+
+class KilledError(Exception):
+    """Stands for whatever ends a process."""
 
 
 def similar(count: int = 60) -> list[tuple[str, str, str]]:
@@ -41,30 +50,34 @@ def similar(count: int = 60) -> list[tuple[str, str, str]]:
     ]
 
 
-def write(path, rows, header=("anchor", "positive", "negative")):
-    path.write_text(
-        "\n".join("\t".join(row) for row in [header[: len(rows[0])], *rows]) + "\n", encoding="utf-8"
+def triples_file(path, rows):
+    return write_rows(path, rows, ("anchor", "positive", "negative")[: len(rows[0])])
+
+
+@pytest.fixture(scope="module")
+def given(built_cache, tmp_path_factory):
+    """Files, a plain encoder, a run of ``distill run``, and two runs of ``distill finetune`` after them."""
+    folder = tmp_path_factory.mktemp("given")
+    triples = triples_file(folder / "some.tsv", similar())
+    sentences = folder / "few.txt"
+    sentences.write_text("\n".join(TEXTS[:40]) + "\n", encoding="utf-8")
+    labels, encoder = labelled_file(folder), tiny_encoder(folder / "encoder", layers=2, dimension=32)
+    stage1 = small_run(built_cache, folder / "first", student="layers:1")
+    learnt = small(
+        stage1.folder, folder / "second", triples=triples, epochs=12, lr=3e-3, held_out=20, eval_every=3
     )
-    return path
-
-
-@pytest.fixture(scope="session")
-def triples(tmp_path_factory):
-    """A file of 60 triples."""
-    return write(tmp_path_factory.mktemp("triples") / "some.tsv", similar())
-
-
-@pytest.fixture(scope="session")
-def sentences_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("sentences") / "few.txt"
-    path.write_text("\n".join(TEXTS[:40]) + "\n", encoding="utf-8")
-    return path
-
-
-@pytest.fixture(scope="session")
-def stage1(built_cache, tmp_path_factory):
-    """A finished run of ``distill run``; not to be changed."""
-    return small_run(built_cache, tmp_path_factory.mktemp("stage1") / "first", student="layers:1")
+    taught = small_teach(
+        encoder, labels, folder / "taught", **DEV, epochs=25, lr=5e-3, dropout=0.0, text="text"
+    )
+    return SimpleNamespace(
+        triples=triples,
+        sentences=sentences,
+        labels=labels,
+        encoder=encoder,
+        stage1=stage1,
+        learnt=learnt,
+        taught=taught,
+    )
 
 
 def small(start, out, **settings):
@@ -73,13 +86,35 @@ def small(start, out, **settings):
 
 
 def weights(run):
-    return load_file(run.best / "model.safetensors")
+    """All tensors of the student, its head and its classifier."""
+    return {
+        f"{file.relative_to(run.best)} {name}": tensor
+        for file in sorted(run.best.rglob("*.safetensors"))
+        for name, tensor in load_file(file).items()
+    }
+
+
+def assert_same(first, second):
+    one, two = weights(first), weights(second)
+    assert one.keys() == two.keys()
+    assert [name for name in one if not torch.equal(one[name], two[name])] == []
 
 
 def encode(folder, texts):
     from sentence_transformers import SentenceTransformer
 
     return np.asarray(SentenceTransformer(str(folder), device="cpu").encode(texts))
+
+
+def predictions(folder, texts):
+    """The labels that a reader of the folder gives to texts, from the files alone."""
+    head = ClassifierHead.read(folder)
+    logits = head.logits(encode_texts(load_teacher(folder, device="cpu"), texts))
+    return [head.labels[place] for place in logits.argmax(axis=1)]
+
+
+def held_out_texts(run):
+    return [json.loads(line) for line in (run.folder / "held_out.txt").read_text().splitlines()]
 
 
 # --- the objective ---
@@ -165,154 +200,112 @@ def test_two_processes_take_the_steps_of_one(tmp_path):
 
 
 def test_the_selector_counts_anchors_whose_positive_is_strictly_nearest(tokenizer):
-    words = [f"the {noun} {number}" for number in range(2) for noun in NOUNS]
+    words = [f"the {noun} {number}" for number in range(2) for noun in ("cat", "dog", "man", "bird", "child")]
     held_out = Triples("t", (words, [f"{word} too" for word in words], [f"no {word}" for word in words]))
     selector = nearest_selector(held_out, tokenizer)
-    assert selector is not None
     n = len(words)
+
+    def score(vectors):
+        return selector.score(lambda texts: vectors)[selector.name]
+
     right = np.concatenate([np.eye(n), np.eye(n), -np.eye(n)]).astype(np.float32)
-    assert selector.score(lambda texts: right) == 1.0
     wrong = right.copy()
     wrong[2 * n : 2 * n + 4] = right[:4]
     wrong[n : n + 4] *= -1
-    assert selector.score(lambda texts: wrong) == (n - 4) / n
-    assert selector.score(lambda texts: np.ones_like(right)) == 0.0
-    assert np.isnan(selector.score(lambda texts: right * np.nan))
+    assert [score(right), score(np.ones_like(right))] == [1.0, 0.0]
+    assert score(wrong) == pytest.approx((n - 4) / n)
+    assert np.isnan(score(right * np.nan))
     assert nearest_selector(held_out.take(np.arange(9)), tokenizer) is None
 
 
-def test_of_many_held_out_rows_a_part_is_scored(tokenizer, monkeypatch):
-    monkeypatch.setattr("distill.training.contrastive._MOST_HELD_OUT", 20)
-    texts = [f"cat {number}" for number in range(50)]
-    selector = nearest_selector(Triples("t", (texts, texts)), tokenizer)
-    assert selector is not None
-    assert selector.left_out.shape == (17, 17)
+# --- what is learnt ---
 
 
-# --- a whole run ---
+def test_the_student_learns_to_find_positives(given):
+    name = "held_out_retrieval_accuracy"
+    scores = [line[name] for line in metrics(given.learnt.folder) if name in line]
+    assert max(scores) == given.learnt.result.best_score > scores[0] + 0.1
+    assert (given.learnt.record.rows, given.learnt.result.steps) == (40, 12 * 3)
+    assert given.learnt.result.selected_by == name
+    np.testing.assert_allclose(np.linalg.norm(encode(given.learnt.best, TEXTS[:3]), axis=1), 1, atol=1e-5)
 
 
-@pytest.fixture(scope="session")
-def finished(stage1, triples, tmp_path_factory):
-    """A fine-tuned run; not to be changed."""
-    out = tmp_path_factory.mktemp("finetuned") / "second"
-    return small(stage1.folder, out, triples=triples, epochs=12, lr=3e-3, held_out=20, eval_every=3)
+def test_a_classifier_learns_and_its_score_is_that_of_its_folder(given):
+    taught = given.taught
+    dev = [number for number, split in enumerate(SPLITS) if split == "dev"]
+    found = predictions(taught.best, [LABELLED[number] for number in dev])
+    right = np.mean([said == LABELS[number] for said, number in zip(found, dev, strict=True)])
+    assert taught.result.best_score == pytest.approx(right, abs=1e-9)
+    assert right > max(LABELS.count(label) for label in set(LABELS)) / len(LABELS) + 0.15
+    assert set(taught.scores) == {"dev_accuracy", "dev_f1"}
+    # The encoder is an ordinary model whose vectors have their own length.
+    assert np.abs(np.linalg.norm(encode(taught.best, LABELLED[:5]), axis=1) - 1).min() > 0.1
+    assert ClassifierHead.read(taught.best).labels == ("animal", "none")
 
 
-def test_the_student_learns_to_find_positives(finished):
-    scores = [line["held_out_accuracy"] for line in metrics(finished.folder) if "held_out_accuracy" in line]
-    assert max(scores) == finished.result.best_score
-    assert max(scores) > scores[0] + 0.1
-    assert finished.rows == 40
-    assert finished.result.steps == 12 * 3
+def test_of_labelled_pairs_the_second_text_counts(given, tmp_path):
+    rows = [(label, "the river", text) for label, text in zip(LABELS, LABELLED, strict=True)]
+    file = write_rows(tmp_path / "pairs.tsv", rows, ("label", "first", "second"))
+    columns = {"text": "first", "text2": "second"}
+    run = small_teach(given.encoder, file, tmp_path / "run", **columns, epochs=12, lr=4e-3, dropout=0.0)
+    found = predictions(run.best, [join_pair("the river", text) for text in LABELLED])
+    right = np.mean([said == label for said, label in zip(found, LABELS, strict=True)])
+    assert right > LABELS.count("none") / len(LABELS) + 0.15
+    assert ClassifierHead.read(run.best).reads == "pairs"
 
 
-def test_the_folder_says_what_both_stages_were(finished, stage1, triples):
-    record = json.loads((finished.folder / "run.json").read_text())
-    before = json.loads((stage1.folder / "run.json").read_text())
-    assert record["kind"] == "finetune"
-    assert record["start"]["run"] == str(stage1.folder.resolve())
-    first = read_record(stage1.folder)
-    assert (record["start"]["setting"], record["start"]["seeds"]) == (first.setting, first.seeds)
-    assert record["seeds"] == [*first.seeds, finished.config.seed]
-    assert record["stage1"] == before
-    for key in ("teacher", "teachers", "targets", "cache", "student"):
-        assert record[key] == before[key]
-    assert record["corpus"]["name"] == "some"
-    assert (record["rows"], record["held_out"], record["in_dev"]) == (40, 20, None)
-    assert record["result"]["best_step"] == finished.result.best_step
-    assert {path.name for path in finished.folder.iterdir()} == {
-        "best",
-        "config.yaml",
-        "held_out.txt",
-        "metrics.jsonl",
-        "run.json",
-    }
-    card = (finished.best / "README.md").read_text()
-    for fact in ("distilled from tiny", "infonce", "some", "held_out_accuracy", "Distillation before it"):
-        assert fact in card
-    for path in finished.best.rglob("*"):
-        assert path.is_dir() or str(triples.parent).encode() not in path.read_bytes()
+def test_sentences_are_told_apart_under_dropout(given, tmp_path):
+    run = small(given.encoder, tmp_path / "run", sentences=given.sentences, lr=3e-3, epochs=10, dropout=0.3)
+    losses = [line["loss"] for line in metrics(run.folder) if "loss" in line]
+    # A text and itself under another dropout are not one vector, or there were nothing to lose.
+    assert (run.result.best_score, run.config.evaluation.held_out) == (None, 0)
+    assert losses[0] > 1e-3
 
 
-def test_texts_that_were_trained_on_are_not_called_held_out(finished, stage1, triples):
-    texts = [json.loads(line) for line in (finished.folder / "held_out.txt").read_text().splitlines()]
-    before = [json.loads(line) for line in (stage1.folder / "held_out.txt").read_text().splitlines()]
-    assert 0 < len(texts) < len(before)
-    assert set(texts) <= set(before)
-    rows = read_triples(triples).split(20, seed=0)[0]
-    assert set(before) - set(texts) == set(before) & set(rows.texts())
+def test_pairs_need_no_hard_negatives(given, tmp_path):
+    pairs = triples_file(tmp_path / "pairs.tsv", [row[:2] for row in similar()])
+    run = small(given.encoder, tmp_path / "run", triples=pairs, held_out=20, epochs=1)
+    assert run.result.best_score is not None
+    assert run.record.rows == 40
 
 
-def test_the_weights_move_and_the_start_stays(stage1, triples, tmp_path):
-    before = {path: path.read_bytes() for path in stage1.folder.rglob("*") if path.is_file()}
-    run = small(stage1.folder, tmp_path / "a", triples=triples)
-    again = small(stage1.best, tmp_path / "b", triples=triples)
-    other = small(stage1.folder, tmp_path / "c", triples=triples, seed=1)
+@pytest.mark.parametrize("kind", ["triples", "labels"])
+def test_runs_of_one_seed_are_equal_and_the_start_stays(given, tmp_path, kind):
+    before = {path: path.read_bytes() for path in given.stage1.folder.rglob("*") if path.is_file()}
+    files = {"triples": {"triples": given.triples}, "labels": {"labels": given.labels, "text": "text"}}[kind]
+    starts = [(given.stage1.folder, 0), (given.stage1.best, 0), (given.stage1.folder, 1)]
+    runs = [
+        small(start, tmp_path / str(number), **files, seed=seed, epochs=1, held_out=20)
+        for number, (start, seed) in enumerate(starts)
+    ]
     assert all(path.read_bytes() == content for path, content in before.items())
-    first, same, third, start = weights(run), weights(again), weights(other), weights(stage1)
-    assert all(torch.equal(first[name], same[name]) for name in first)
-    assert any(not torch.equal(first[name], third[name]) for name in first)
-    assert any(not torch.equal(first[name], start[name]) for name in first)
-    # Both stages give vectors of length one, as the teacher does.
-    np.testing.assert_allclose(np.linalg.norm(encode(run.best, TEXTS[:3]), axis=1), 1, atol=1e-5)
+    assert_same(runs[0], runs[1])
+    first, other = weights(runs[0]), weights(runs[2])
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+    assert held_out_texts(runs[0]) == held_out_texts(runs[1])
+    if kind == "labels":
+        assert held_out_texts(runs[0]) != held_out_texts(runs[2])
+        assert len(held_out_texts(runs[0])) == runs[0].record.held_out == 20
 
 
-def test_a_run_is_evaluated_beside_the_teacher_of_its_first_stage(finished, tmp_path):
-    rows = [f"x\t{number % 6}\t{TEXTS[number]}\t{TEXTS[-number - 1]}" for number in range(30)]
-    (tmp_path / "stsb_test.tsv").write_text("subset\tscore\tsentence1\tsentence2\n" + "\n".join(rows) + "\n")
-    result = distill.evaluate(finished.folder, suite="sts", data=tmp_path).to_json()
-    assert "tiny" in json.dumps(result)
-    fidelity = distill.evaluate(finished.folder, suite="fidelity").to_json()
-    assert "tiny" in json.dumps(fidelity)
+# --- the student ---
 
 
-def test_a_plain_start_has_no_teacher_and_is_evaluated_without(teacher_folder, triples, tmp_path):
-    run = small(teacher_folder, tmp_path / "run", triples=triples)
-    record = json.loads((run.folder / "run.json").read_text())
-    assert record["teacher"] is None
-    assert record["stage1"] is None
-    rows = [f"x\t{number % 6}\t{TEXTS[number]}\t{TEXTS[-number - 1]}" for number in range(30)]
-    (tmp_path / "stsb_test.tsv").write_text("subset\tscore\tsentence1\tsentence2\n" + "\n".join(rows) + "\n")
-    scores = json.dumps(distill.evaluate(run.folder, suite="sts", data=tmp_path).to_json())
-    assert '"retention": null' in scores
-    card = (run.best / "README.md").read_text()
-    assert "fine-tuned from tiny" in card
-    assert "- distilled" not in card
-
-
-def test_a_plain_transformers_folder_is_pooled_as_one_says(tmp_path, triples):
+def test_a_head_is_added_trained_and_kept_or_dropped(tmp_path, given):
     plain = tiny_encoder(tmp_path / "plain", plain=True)
-    mean = small(plain, tmp_path / "mean", triples=triples, epochs=1)
-    cls = small(plain, tmp_path / "cls", triples=triples, epochs=1, pooling="cls")
-    assert "mean" in (mean.best / "1_Pooling" / "config.json").read_text()
-    assert '"cls"' in (cls.best / "1_Pooling" / "config.json").read_text()
-    assert np.abs(encode(mean.best, TEXTS[:3]) - encode(cls.best, TEXTS[:3])).max() > 1e-3
-
-
-def test_a_head_is_added_trained_and_kept_or_dropped(tmp_path, sentences_file):
-    plain = tiny_encoder(tmp_path / "plain", plain=True)
-    options = {"sentences": sentences_file, "pooling": "cls", "head": "tanh", "lr": 1e-3}
+    options = {"sentences": given.sentences, "pooling": "cls", "head": "tanh", "lr": 1e-3}
     kept = small(plain, tmp_path / "kept", **options)
     dropped = small(plain, tmp_path / "dropped", **options, drop_head=True)
-    assert (kept.best / "2_Dense").is_dir()
+    assert '"cls"' in (kept.best / "1_Pooling" / "config.json").read_text()
     assert not (dropped.best / "2_Dense").exists()
     # The head is trained along in both: the encoders are one.
     a, b = weights(kept), weights(dropped)
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert all(torch.equal(a[name], b[name]) for name in b)
     assert np.abs(encode(kept.best, TEXTS[:3])).max() <= 1
-    assert "tanh, dropped after training" in (dropped.best / "README.md").read_text()
     assert dropped.parameters == kept.parameters - (16 * 16 + 16)
-    assert f"| parameters | {dropped.parameters:,} |" in (dropped.best / "README.md").read_text()
 
 
-def test_a_head_is_put_before_the_scaling_of_the_start(stage1, triples, tmp_path):
-    run = small(stage1.folder, tmp_path / "run", triples=triples, head="linear")
-    np.testing.assert_allclose(np.linalg.norm(encode(run.best, TEXTS[:3]), axis=1), 1, atol=1e-5)
-    assert (run.best / "2_Dense").is_dir()
-
-
-def test_weights_that_the_start_lacks_are_the_same_in_every_attempt(triples, tmp_path):
+def test_weights_that_the_start_lacks_are_the_same_in_every_attempt(given, tmp_path):
     """A pooler that nobody trains is drawn at random, and saved with the rest."""
     bare = tiny_encoder(tmp_path / "bare", layers=1, plain=True, seed=9)
     path = bare / "model.safetensors"
@@ -321,13 +314,12 @@ def test_weights_that_the_start_lacks_are_the_same_in_every_attempt(triples, tmp
     runs = []
     for number in range(2):
         torch.manual_seed(number)
-        runs.append(weights(small(bare, tmp_path / str(number), triples=triples, pooling="mean")))
-    assert any("pooler" in name for name in runs[0])
-    assert runs[0].keys() == runs[1].keys()
-    assert [name for name in runs[0] if not torch.equal(runs[0][name], runs[1][name])] == []
+        runs.append(small(bare, tmp_path / str(number), triples=given.triples, epochs=1))
+    assert any("pooler" in name for name in weights(runs[0]))
+    assert_same(*runs)
 
 
-def test_the_length_while_training_is_not_that_of_the_student(stage1, triples, tmp_path):
+def test_the_length_in_training_is_not_that_of_the_student(given, tmp_path, monkeypatch):
     lengths = []
 
     def source(*arguments: object, **settings: object):
@@ -335,169 +327,146 @@ def test_the_length_while_training_is_not_that_of_the_student(stage1, triples, t
         lengths.append(int(found.lengths.max()))
         return found
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("distill.training.finetune.TripleSource", source)
-        whole = small(stage1.folder, tmp_path / "whole", triples=triples)
-        short = small(stage1.folder, tmp_path / "short", triples=triples, max_length=6)
+    monkeypatch.setattr("distill.training.finetuning.TripleSource", source)
+    own = load_teacher(given.stage1.best, device="cpu").contract.max_length
+    for number, length in enumerate((None, 6)):
+        run = small(given.stage1.folder, tmp_path / str(number), triples=given.triples, max_length=length)
+        assert load_teacher(run.best, device="cpu").contract.max_length == own
     assert lengths[0] > 6 == lengths[1]
-    own = load_teacher(stage1.best, device="cpu").contract.max_length
-    assert [load_teacher(run.best, device="cpu").contract.max_length for run in (whole, short)] == [own, own]
-    first, second = encode(short.best, [" ".join(TEXTS[:2]), " ".join([TEXTS[0], TEXTS[2]])])
-    assert np.abs(first - second).max() > 1e-4, "what follows the first words has a part in the vector"
-    with pytest.raises(StudentError, match=rf"student\.max_length {own + 1}: .* takes at most {own} tokens"):
-        small(stage1.folder, tmp_path / "long", triples=triples, max_length=own + 1)
+    with pytest.raises(StudentError, match=rf"student\.max_length: .*{own + 1}.* at most {own}|{own + 1}"):
+        small(given.stage1.folder, tmp_path / "long", triples=given.triples, max_length=own + 1)
 
 
-def test_what_a_dropped_head_of_the_first_stage_leaves_is_remembered(built_cache, triples, tmp_path):
+def test_layers_of_a_classifier_are_kept_as_asked(given, tmp_path):
+    options = {"text": "text", "max_steps": 1, "lr": 1e-9}
+    run = small_teach(given.encoder, given.labels, tmp_path / "run", layers="last:1", **options)
+    assert json.loads((run.best / "config.json").read_text())["num_hidden_layers"] == 1
+    whole, cut = load_file(given.encoder / "model.safetensors"), load_file(run.best / "model.safetensors")
+    name = "encoder.layer.{}.output.dense.weight"
+    torch.testing.assert_close(cut[name.format(0)], whole[name.format(1)], atol=1e-6, rtol=0)
+
+
+# --- the folder ---
+
+
+def test_the_folder_says_what_both_stages_were(given):
+    record, before = read_record(given.learnt.folder), read_record(given.stage1.folder)
+    assert (record.kind, record.stage1) == ("finetune", before)
+    assert record.start.run == str(given.stage1.folder.resolve())
+    assert (record.start.setting, record.seeds) == (before.setting, [*before.seeds, 0])
+    for key in ("teachers", "targets", "cache", "student"):
+        assert getattr(record, key) == getattr(before, key)
+    assert (record.corpus.name, record.rows, record.held_out, record.in_dev) == ("some", 40, 20, None)
+    names = {"best", "config.yaml", "held_out.txt", "metrics.jsonl", "run.json"}
+    assert {path.name for path in given.learnt.folder.iterdir()} - {".lock"} == names
+    card = (given.learnt.best / "README.md").read_text()
+    for fact in ("distilled from tiny", "infonce", "some", "retrieval_accuracy", "Distillation before it"):
+        assert fact in card
+    for path in given.learnt.best.rglob("*"):
+        assert path.is_dir() or str(given.triples.parent).encode() not in path.read_bytes()
+
+
+def test_the_folder_of_a_classifier_says_what_it_was_trained_on(given):
+    record, start = read_record(given.taught.folder), load_teacher(given.encoder, device="cpu").contract.id
+    assert (record.kind, record.labels, record.teacher) == ("finetune", ["animal", "none"], None)
+    assert (record.rows, record.held_out, record.in_dev) == (SPLITS.count("train"), 0, 0)
+    assert (record.dev.rows, record.start.contract_id) == (["split=dev"], start)
+    trained = [text for text, split in zip(LABELLED, SPLITS, strict=True) if split == "train"]
+    texts = {"trained": [(text,) for text in trained], "others": [("Of this nothing was learnt.",)]}
+    seen = contamination(texts, given.taught.folder)
+    assert seen["trained"].sentences_seen == seen["trained"].sentences > 0
+    assert seen["others"].sentences_seen == 0
+    card = (given.taught.best / "README.md").read_text()
+    for fact in ("animal, none", "dev_f1", "cross-entropy", "text-classification"):
+        assert fact in card
+
+
+def test_texts_that_were_trained_on_are_not_called_held_out(given):
+    texts, before = held_out_texts(given.learnt), held_out_texts(given.stage1)
+    assert 0 < len(texts) < len(before)
+    rows = read_triples(given.triples).split(20, seed=0)[0]
+    assert set(before) - set(texts) == set(before) & set(rows.texts())
+
+
+def test_what_a_dropped_head_of_the_first_stage_leaves_is_remembered(built_cache, given, tmp_path):
     first = small_run(built_cache, tmp_path / "first", head="linear", drop_head=True)
-    run = small(first.folder, tmp_path / "second", triples=triples, epochs=1)
-    assert json.loads((run.folder / "run.json").read_text())["in_target_space"] is False
-    assert run.parameters == first.parameters
-    scores = distill.evaluate(run.folder, suite="fidelity").models[-1].scores
-    assert scores.cosine_mean is None
+    run = small(first.folder, tmp_path / "second", triples=given.triples, epochs=1)
+    assert read_record(run.folder).in_target_space is False
 
 
-def test_a_warm_up_that_outlasts_the_run_is_refused_before_anything_is_loaded(
-    stage1, triples, tmp_path, monkeypatch
-):
-    def never(*arguments: object, **settings: object):
-        raise AssertionError("a model was loaded")
-
-    monkeypatch.setattr("distill.training.finetune.open_student", never)
-    with pytest.raises(ConfigError, match=r"optimizer\.warmup: 8 steps of warm-up in a run of 8 steps"):
-        small(stage1.folder, tmp_path / "run", triples=triples, warmup=8)
+def test_a_plain_start_has_no_teacher(given, tmp_path):
+    run = small(given.encoder, tmp_path / "run", triples=given.triples, epochs=1)
+    assert (run.record.teacher, run.record.stage1) == (None, None)
+    assert "fine-tuned from encoder" in (run.best / "README.md").read_text()
 
 
-def test_sentences_are_told_apart_under_dropout(teacher_folder, sentences_file, tmp_path):
-    run = small(teacher_folder, tmp_path / "run", sentences=sentences_file, lr=3e-3, epochs=10, dropout=0.3)
-    losses = [line["loss"] for line in metrics(run.folder) if "loss" in line]
-    # A text and itself under another dropout are not one vector, or there were nothing to lose.
-    assert run.result.best_score is None
-    assert losses[0] > 1e-3
-    assert run.config.evaluation.held_out == 0
-
-
-def test_dropout_draws_anew_for_the_second_of_a_pair(teacher_folder):
-    from distill.students.build import forward, open_student
-
-    model, _ = open_student(str(teacher_folder), dropout=0.2)
-    ids = torch.tensor([[2, 5, 6, 3]] * 2)
-    model.train()
-    first, second = forward(model, ids, torch.ones_like(ids))
-    assert not torch.equal(first, second)
-    model.eval()
-    first, second = forward(model, ids, torch.ones_like(ids))
-    torch.testing.assert_close(first, second)
-
-
-def test_pairs_need_no_hard_negatives(teacher_folder, tmp_path):
-    pairs = write(tmp_path / "pairs.tsv", [row[:2] for row in similar()])
-    run = small(teacher_folder, tmp_path / "run", triples=pairs, held_out=20, lr=3e-3, epochs=6)
-    assert run.result.best_score is not None
-    assert run.rows == 40
-
-
-def test_a_development_set_chooses_and_its_texts_among_the_triples_are_counted(
-    teacher_folder, triples, tmp_path
-):
-    rows = [f"dev\t{number % 6}\t{TEXTS[number].upper()}!\t{TEXTS[150]}" for number in range(12)]
-    dev = tmp_path / "dev.tsv"
-    dev.write_text("subset\tscore\tsentence1\tsentence2\n" + "\n".join(rows) + "\n")
-    run = small(teacher_folder, tmp_path / "run", triples=triples, dev=dev)
-    assert run.in_dev == 12
-    assert run.rows == 60
-    assert "dev_spearman" in (run.folder / "metrics.jsonl").read_text()
-    assert json.loads((run.folder / "run.json").read_text())["in_dev"] == 12
-    assert "| rows with a text of the development set | 12 |" in (run.best / "README.md").read_text()
-    dev.rename(tmp_path / "test.tsv")
-    with pytest.raises(ConfigError, match="looks like a test set"):
-        small(teacher_folder, tmp_path / "other", triples=triples, dev=tmp_path / "test.tsv")
+def test_texts_of_the_development_set_are_counted_among_those_trained_on(given, tmp_path):
+    pairs = [("dev", number % 6, TEXTS[number].upper() + "!", TEXTS[150]) for number in range(12)]
+    dev = write_rows(tmp_path / "dev.tsv", pairs, ("subset", "score", "sentence1", "sentence2"))
+    run = small(given.encoder, tmp_path / "run", triples=given.triples, dev=dev)
+    assert (run.record.in_dev, run.record.rows, run.result.selected_by) == (12, 60, "dev_spearman")
+    rows = [(LABELS[number], LABELLED[number].upper()) for number in range(12)]
+    labelled = write_rows(tmp_path / "labelled.tsv", rows, ("label", "text"))
+    run = small_teach(given.encoder, given.labels, tmp_path / "c", text="text", dev=labelled, epochs=1)
+    assert (run.record.in_dev, run.record.rows) == (12, len(LABELLED))
 
 
 # --- resume ---
 
 
-class KilledError(Exception):
-    pass
-
-
-@pytest.mark.parametrize(("every", "stops"), [(1, range(1, 6)), (3, [2, 5]), (1000, [4])])
-def test_a_run_killed_at_any_step_ends_as_one_that_was_not(stage1, triples, tmp_path, every, stops):
-    options = {
-        "triples": triples,
-        "head": "linear",
-        "held_out": 20,
-        "eval_every": 2,
-        "checkpoint_every": every,
-        "tracking": {"log_every": 2},
-    }
-    whole = small(stage1.folder, tmp_path / "whole", **options)
-    assert whole.result.steps == 6
-    for stop in stops:
-        out = tmp_path / f"killed-{stop}"
-
-        def kill(progress, stop=stop):
-            if progress.phase == "train" and progress.step == stop:
-                raise KilledError
-
-        with pytest.raises(KilledError):
-            small(stage1.folder, out, **options, on_progress=kill)
-        resumed = resume_finetune(out)
-        assert resumed.resumed == (stop - 1) // every * every
-        a, b = weights(whole), weights(resumed)
-        assert all(torch.equal(a[name], b[name]) for name in a), stop
-        assert load_file(whole.best / "2_Dense" / "model.safetensors")["linear.weight"].equal(
-            load_file(resumed.best / "2_Dense" / "model.safetensors")["linear.weight"]
-        )
-        rates = {"rows_per_second"}
-        first, second = (
-            [{key: value for key, value in line.items() if key not in rates} for line in metrics(folder)]
-            for folder in (whole.folder, out)
-        )
-        assert first == second
-        assert (resumed.result.best_step, resumed.result.best_score) == (
-            whole.result.best_step,
-            whole.result.best_score,
-        )
-
-
-def interrupted(start, out, triples):
+def kill_at(step):
     def kill(progress):
-        if progress.phase == "train" and progress.step == 2:
+        if progress.phase == "train" and progress.step == step:
             raise KilledError
 
+    return kill
+
+
+@pytest.mark.parametrize(
+    ("kind", "every", "stops"),
+    [("triples", 1, range(1, 6)), ("triples", 3, [2, 5]), ("triples", 1000, [4]), ("labels", 1, [2, 15])],
+)
+def test_a_run_killed_at_any_step_ends_as_one_that_was_not(given, tmp_path, kind, every, stops):
+    options = {"eval_every": 2, "checkpoint_every": every, "tracking": {"log_every": 2}, "held_out": 20}
+    if kind == "triples":
+        start, options = given.stage1.folder, {**options, "triples": given.triples, "head": "linear"}
+    else:
+        start, options = given.encoder, {**options, "labels": given.labels, "text": "text"}
+    whole = small(start, tmp_path / "whole", **options)
+    for stop in stops:
+        out = tmp_path / f"killed-{stop}"
+        with pytest.raises(KilledError):
+            small(start, out, **options, on_progress=kill_at(stop))
+        resumed = distill.resume(out)
+        assert resumed.resumed == (stop - 1) // every * every
+        assert_same(whole, resumed)
+        logged = [
+            [{key: value for key, value in line.items() if key != "rows_per_second"} for line in metrics(run)]
+            for run in (whole.folder, out)
+        ]
+        assert logged[0] == logged[1]
+        assert resumed.scores == whole.scores
+
+
+def test_resume_refuses_other_data_and_another_start(given, tmp_path):
+    file, start = triples_file(tmp_path / "t.tsv", similar()), tmp_path / "start"
+    shutil.copytree(given.stage1.best, start)
     with pytest.raises(KilledError):
-        small(start, out, triples=triples, checkpoint_every=1, on_progress=kill)
-    return out
-
-
-def test_resume_refuses_what_is_not_its_own(finished, stage1, triples, tmp_path):
-    with pytest.raises(CheckpointError, match="is finished"):
-        resume_finetune(finished.folder)
-    with pytest.raises(CheckpointError, match="holds no run"):
-        resume_finetune(tmp_path)
-    with pytest.raises(CheckpointError, match=r"'distill run --resume"):
-        resume_finetune(stage1.folder)
-    out = interrupted(stage1.folder, tmp_path / "run", triples)
-    with pytest.raises(CheckpointError, match=r"'distill finetune --resume"):
-        resume(out)
-    with pytest.raises(ConfigError, match=r"interrupted; go on with 'distill finetune --resume"):
-        small(stage1.folder, out, triples=triples)
-
-
-def test_resume_refuses_other_triples_and_another_start(stage1, tmp_path):
-    file = write(tmp_path / "t.tsv", similar())
-    start = tmp_path / "start"
-    shutil.copytree(stage1.best, start)
-    out = interrupted(start, tmp_path / "run", file)
-    write(file, similar()[::-1])
-    with pytest.raises(CheckpointError, match="the run's corpus was"):
-        resume_finetune(out)
-    write(file, similar())
+        small(start, tmp_path / "run", triples=file, checkpoint_every=1, on_progress=kill_at(2))
+    with pytest.raises(ConfigError, match="resume"):
+        small(start, tmp_path / "run", triples=file)
+    triples_file(file, similar()[::-1])
+    with pytest.raises(CheckpointError, match="corpus"):
+        distill.resume(tmp_path / "run")
+    triples_file(file, similar())
     shutil.rmtree(start)
     tiny_encoder(start, layers=1, seed=9)
-    with pytest.raises(CheckpointError, match="the run's start was"):
-        resume_finetune(out)
+    with pytest.raises(CheckpointError, match="start"):
+        distill.resume(tmp_path / "run")
+    with pytest.raises(ConfigError, match="is not finished"):
+        small(tmp_path / "run", tmp_path / "next", triples=file)
+    with pytest.raises(CheckpointError, match="is finished"):
+        distill.resume(given.learnt.folder)
 
 
 # --- what is refused ---
@@ -506,17 +475,19 @@ def test_resume_refuses_other_triples_and_another_start(stage1, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "one of triples and sentences is needed, neither is given"),
-        ({"triples": "a", "sentences": "b"}, "both is given"),
-        ({"triples": "a", "columns": ["x"]}, "x given, .* that of the positives is missing"),
-        ({"sentences": "a", "columns": ["x", "y"]}, "x, y given, expected that of the sentences alone"),
-        ({"triples": "a", "columns": ["x", "x"]}, "name each column once"),
-        ({"sentences": "a", "dropout": 0.0}, "student.dropout: without dropout"),
-        ({"sentences": "a", "held_out": 10}, "evaluation.held_out: sentences without positives"),
-        ({"triples": "a", "drop_head": True}, "student.drop_head: no head is added"),
-        ({"triples": "a", "tauu": 1}, "tauu: unknown key"),
-        ({"triples": "a", "loss": {"tua": 1}}, "loss.tua: unknown key, did you mean loss.tau"),
-        ({"triples": "a", "lr": None, "optimizer": {"lr": 0}}, "optimizer.lr: "),
+        ({}, "one of triples, sentences and labels"),
+        ({"triples": "a", "labels": "b"}, "triples and labels"),
+        ({"triples": "a", "columns": ["x"]}, "columns"),
+        ({"sentences": "a", "columns": ["x", "y"]}, "columns"),
+        ({"triples": "a", "columns": ["x", "x"]}, "each column once"),
+        ({"triples": "a", "dev_rows": ["split=dev"]}, r"evaluation\.rows: not for triples"),
+        ({"labels": "a", "columns": ["x"]}, "columns: not for labels"),
+        ({"labels": "a", "dev": "b", "held_out": 0.2}, "a development set is given"),
+        ({"sentences": "a", "dropout": 0.0}, "dropout"),
+        ({"sentences": "a", "held_out": 10}, "held_out"),
+        ({"triples": "a", "drop_head": True}, "no head is added"),
+        ({"triples": "a", "loss": {"tua": 1}}, r"loss\.tau"),
+        ({"triples": "a", "optimizer": {"lr": 0}}, r"optimizer\.lr: "),
     ],
 )
 def test_a_configuration_that_cannot_be_used_says_why(settings, message):
@@ -525,82 +496,46 @@ def test_a_configuration_that_cannot_be_used_says_why(settings, message):
 
 
 @pytest.mark.parametrize(
-    ("typed", "told", "never"),
+    ("settings", "error", "words"),
     [
-        (["--held-out", "59"], "--held-out: ", "evaluation.held_out"),
-        (["--set", "evaluation.held_out=59"], "evaluation.held_out: ", "--held-out: "),
-        (["--lr", "nan"], "--lr: ", "optimizer.lr"),
-        (["--tau", "0.1", "--set", "loss.tua=1"], "loss.tua: unknown key, did you mean loss.tau?", "--tau"),
+        ({"held_out": 59}, ConfigError, "held_out"),
+        ({"patience": 2, "held_out": 0}, ConfigError, "patience"),
+        ({"warmup": 1000}, ConfigError, "warmup"),
+        ({"max_length": 1000}, StudentError, "max_length"),
+        ({"limit": 1}, DataError, "1 usable rows"),
+        ({"dev": "some_test.tsv"}, ConfigError, "test set"),
+        ({"labels": {"dev_rows": ["split=test"]}}, ConfigError, "test set"),
+        ({"labels": {"dev": "some_test.tsv"}}, ConfigError, "test set"),
+        ({"labels": {"rows": ["label=none"]}}, DataError, "'none' alone"),
+        ({"labels": {"held_out": 0.01}}, DataError, "2 labelled rows"),
+        ({"labels": {"held_out": 0, "patience": 2}}, ConfigError, "patience"),
+        ({"labels": {"max_length": 65}}, StudentError, "64 tokens"),
     ],
 )
-def test_an_error_names_what_was_typed(stage1, triples, tmp_path, typed, told, never):
-    command = ["finetune", str(stage1.folder), "--triples", str(triples), "--device", "cpu"]
-    result = CliRunner().invoke(cli, [*command, "--out", str(tmp_path / "out"), *typed])
-    assert told in str(result.exception)
-    assert never not in str(result.exception)
+def test_nothing_is_written_where_something_is_refused(given, tmp_path, settings, error, words):
+    of_labels = settings.get("labels")
+    files = {"triples": given.triples} if of_labels is None else {"labels": given.labels, "text": "text"}
+    with pytest.raises(error, match=words):
+        small(given.encoder, tmp_path / "out", **files, **(settings if of_labels is None else of_labels))
     assert not (tmp_path / "out").exists()
 
 
-def test_a_mistyped_run_is_no_hub_id(stage1, triples, tmp_path):
-    typo = stage1.folder.with_name("frist")
-    with pytest.raises(ConfigError, match=rf"^start: there is no .*frist: did you mean {stage1.folder}"):
-        small(typo, tmp_path / "out", triples=triples)
-    assert not (tmp_path / "out").exists()
+def test_a_label_that_training_lacks_is_named(given, tmp_path):
+    rows = [("plant", "a tree"), *((label, text) for label, text in zip(LABELS, LABELLED, strict=True))]
+    dev = write_rows(tmp_path / "dev.tsv", rows, ("label", "text"))
+    with pytest.raises(DataError, match=r"1 of 241 rows .*'plant'"):
+        small_teach(given.encoder, given.labels, tmp_path / "run", text="text", dev=dev)
 
 
-@pytest.mark.parametrize(("columns", "kind"), [(None, "triples"), (["anchor", "positive"], "pairs")])
-def test_the_end_says_what_was_trained_on(stage1, triples, tmp_path, capsys, monkeypatch, columns, kind):
-    monkeypatch.setenv("COLUMNS", "160")
-    run = small(stage1.folder, tmp_path / "run", triples=triples, columns=columns, max_steps=1)
-    print_finetune(run)
-    shown = capsys.readouterr().out
-    assert f"{run.rows} {kind}, at most 2 epochs and 1 steps" in shown
-    assert "or pairs" not in shown
-
-
-def test_nothing_is_written_where_something_is_refused(stage1, triples, tmp_path):
-    out = tmp_path / "out"
-    for settings, error in (
-        ({"held_out": 59}, ConfigError),
-        ({"patience": 2, "held_out": 0}, ConfigError),
-        ({"warmup": 1000}, ConfigError),
-        ({"max_length": 1000}, StudentError),
-        ({"limit": 1}, DataError),
-    ):
-        with pytest.raises(error):
-            small(stage1.folder, out, triples=triples, **settings)
-        assert not out.exists()
-    with pytest.raises(ConfigError, match="there is no folder or file"):
-        small(tmp_path / "nowhere", out, triples=triples)
-    with pytest.raises(ConfigError, match="is the run that the student comes from"):
-        small(stage1.folder, stage1.folder, triples=triples, overwrite=True)
-    assert stage1.best.is_dir()
-    assert not out.exists()
-
-
-def test_a_run_that_is_not_finished_is_no_start(built_cache, triples, tmp_path):
-    def kill(progress):
-        if progress.step == 2 and progress.phase == "train":
-            raise KilledError
-
-    with pytest.raises(KilledError):
-        small_run(built_cache, tmp_path / "first", eval_every=1, on_progress=kill)
-    with pytest.raises(ConfigError, match=r"is not finished; go on with it by 'distill run --resume"):
-        small(tmp_path / "first", tmp_path / "second", triples=triples)
-
-
-def test_a_finished_run_is_replaced_only_on_request(stage1, triples, tmp_path):
-    first = small(stage1.folder, tmp_path / "run", triples=triples)
-    with pytest.raises(ConfigError, match="holds a run already"):
-        small(stage1.folder, tmp_path / "run", triples=triples)
-    assert small(stage1.folder, tmp_path / "run", triples=triples, overwrite=True).folder == first.folder
-
-
-def test_a_fine_tuned_run_may_be_fine_tuned_again(finished, sentences_file, tmp_path):
-    run = small(finished.folder, tmp_path / "third", sentences=sentences_file)
-    record = json.loads((run.folder / "run.json").read_text())
-    assert record["teacher"]["name"] == "tiny"
-    assert record["stage1"]["kind"] == "finetune"
+def test_a_start_is_neither_mistyped_nor_replaced(given, tmp_path):
+    typo = given.stage1.folder.with_name("frist")
+    with pytest.raises(ConfigError, match=f"start: .*did you mean {given.stage1.folder}"):
+        small(typo, tmp_path / "out", triples=given.triples)
+    with pytest.raises(ConfigError, match="the student comes from"):
+        small(given.stage1.folder, given.stage1.folder, triples=given.triples, overwrite=True)
+    with pytest.raises(ConfigError, match="--overwrite"):
+        small(given.stage1.folder, given.learnt.folder, triples=given.triples)
+    assert given.stage1.best.is_dir()
 
 
 # --- the configuration and the command ---
@@ -608,88 +543,68 @@ def test_a_fine_tuned_run_may_be_fine_tuned_again(finished, sentences_file, tmp_
 
 def test_the_defaults_are_the_papers():
     config = FinetuneConfig(start="x", triples="y")
-    assert config.training.batch_size == 128
-    assert (config.optimizer.lr, config.loss.tau, config.student.dropout) == (1e-5, 0.05, 0.1)
-    resolved = config.resolved(33_000)
+    assert (config.loss.tau, config.student.dropout) == (0.05, 0.1)
+    counts = [config.count_held_out(rows, rows) for rows in (499, 33_000, 10**6)]
+    assert counts == [0, 660, 1000]
+    resolved = config.resolved(33_000 - 660, 660)
+    assert (resolved.training.epochs, resolved.training.batch_size, resolved.optimizer.lr) == (5, 128, 1e-5)
     assert (resolved.evaluation.held_out, resolved.evaluation.every) == (660, 125)
-    assert resolved.training.epochs == 5
-    assert config.resolved(499).evaluation.held_out == 0
-    assert config.resolved(10**6).evaluation.held_out == 1000
-    assert (
-        config.model_copy(update={"evaluation": config.evaluation.model_copy(update={"data": "d"})})
-        .resolved(33_000)
-        .evaluation.held_out
-        == 0
-    )
+    labels = FinetuneConfig(start="x", labels="y")
+    assert labels.count_held_out(1000, 900) == 90
+    resolved = labels.resolved(67_000, 0)
+    assert (resolved.training.epochs, resolved.training.batch_size, resolved.optimizer.lr) == (3, 32, 2e-5)
 
 
-def test_the_written_configuration_runs_again_to_the_same_student(finished, tmp_path):
+def test_the_written_configuration_runs_again_to_the_same_student(given, tmp_path):
     from distill.config.sources import load_config
 
-    config = load_config(
-        FinetuneConfig, finished.folder / "config.yaml", options={"out": str(tmp_path / "b")}
-    )
-    again = finetune_config(config)
-    a, b = weights(finished), weights(again)
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    for run in (given.learnt, given.taught):
+        out = tmp_path / run.folder.name
+        config = load_config(FinetuneConfig, run.folder / "config.yaml", options={"out": str(out)})
+        assert config.identity() == run.config.identity()
+        assert_same(run, distill.train(config))
 
 
-def test_a_run_is_named_after_what_it_is_made_of(stage1, triples, tmp_path, monkeypatch):
+def test_the_command_trains_reports_and_resumes(given, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert str(small(stage1.folder, None, triples=triples).folder) == "runs/first-some-finetune"
+    monkeypatch.setenv("COLUMNS", "160")
+    words = ["--epochs", "1", "--device", "cpu", "--mixed-precision", "no", "--threads", "1"]
 
+    def call(*more: object):
+        return CliRunner().invoke(cli, ["finetune", *map(str, more)], catch_exceptions=False)
 
-def test_the_command_trains_reports_and_resumes(stage1, triples, tmp_path):
-    def call(*words: object):
-        return CliRunner().invoke(cli, ["finetune", *map(str, words)], catch_exceptions=False)
-
-    out = tmp_path / "run"
-    small_words = ["--batch-size", "16", "--epochs", "1", "--device", "cpu", "--mixed-precision", "no"]
-    done = call(stage1.folder, "--triples", triples, "--out", out, "--threads", "1", *small_words)
-    assert done.exit_code == 0
-    assert "60" in done.output
-    assert "SentenceTransformer" in done.output
-    done = call(
-        stage1.folder,
-        "--triples",
-        triples,
-        "--out",
-        out,
-        "--overwrite",
-        "--json",
-        "--threads",
-        "1",
-        "--recipe",
-        "distilcse/bert-base-stage2",
-        *small_words,
-    )
-    assert read_record(out).recipe == "distilcse/bert-base-stage2"
+    recipe = ["--recipe", "distilcse/bert-base-stage2", "--batch-size", "16"]
+    done = call(given.stage1.folder, "--triples", given.triples, *words, *recipe, "--json")
+    out = tmp_path / "runs" / "first-some-finetune"
     assert json.loads(done.output[done.output.index("{") :])["rows"] == 60
-    done = call(
-        *("x", "--triples", "t", "--column", "a", "--column", "b", "--column", "c"),
-        *("--set", "loss.duplicates=keep", "--dump-config"),
-    )
-    assert "duplicates: keep" in done.output
-    assert "columns:\n- a\n- b\n- c\n" in done.output
+    assert read_record(out).recipe == "distilcse/bert-base-stage2"
+    done = call(given.encoder, "--labels", given.labels, "--text", "text", "--out", "b", *words)
+    for word in ("% right on held-out rows", "macro F1", "animal:", "distill predict"):
+        assert word in done.output
     done = call("--resume", out, "--lr", "1")
-    assert done.exit_code == 2
-    assert "leave out --lr" in done.output
+    assert (done.exit_code, "--lr" in done.output) == (2, True)
     with pytest.raises(CheckpointError, match="is finished"):
         call("--resume", out)
-    with pytest.raises(ConfigError, match="start: missing"):
-        call("--triples", triples)
-    file = tmp_path / "a.yaml"
-    file.write_text("optimizer: {warmup: 1000}\n")
-    with pytest.raises(ConfigError, match=rf"set by {file}\): .*never reach the peak"):
-        call(stage1.folder, "--triples", triples, "--config", file, "--out", tmp_path / "refused")
+    print_run(given.learnt)
+    assert "40 rows" in capsys.readouterr().out
 
 
-def test_a_fine_tuning_ends_after_the_steps_it_was_given(stage1, triples, tmp_path):
-    run = small(stage1.folder, tmp_path / "run", triples=triples, epochs=None, max_steps=3)
-    assert (run.result.steps, run.result.total_steps) == (3, 3)
-    assert run.config.training.epochs == 1
-    line = "| steps at most | 3 |"
-    assert line in (run.best / "README.md").read_text(encoding="utf-8")
-    again = small(stage1.folder, tmp_path / "again", triples=triples, epochs=None)
-    assert again.config.training.epochs == 5
-    assert line not in (again.best / "README.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (["--held-out", "59"], "--held-out: "),
+        (["--set", "evaluation.held_out=59"], "evaluation.held_out: "),
+        (["--lr", "nan"], "--lr: "),
+        (["--dev", "some_test.tsv"], "--dev: "),
+    ],
+)
+def test_an_error_names_what_was_typed(given, tmp_path, typed, told):
+    command = ["finetune", str(given.stage1.folder), "--triples", str(given.triples), "--device", "cpu"]
+    result = CliRunner().invoke(cli, [*command, "--out", str(tmp_path / "out"), *typed])
+    assert told in str(result.exception)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_fine_tuning_ends_after_the_steps_it_was_given(given, tmp_path):
+    run = small(given.stage1.folder, tmp_path / "run", triples=given.triples, epochs=None, max_steps=3)
+    assert (run.result.steps, run.result.total_steps, run.config.training.epochs) == (3, 3, 1)

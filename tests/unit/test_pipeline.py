@@ -224,7 +224,7 @@ def test_a_dry_run_writes_nothing_and_a_damaged_state_is_an_error(tmp_path, step
     with pytest.raises(ConfigError, match="damaged"):
         done(file)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="one process"):
+    with pytest.raises(ConfigError, match="expected one"):
         done(file)
 
 

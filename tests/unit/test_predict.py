@@ -17,8 +17,8 @@ from scipy.special import softmax
 from sklearn.metrics import matthews_corrcoef
 
 from distill import RetrievalAugmentedClassifier
-from distill.classification.rows import LabelledRows
 from distill.cli.main import cli
+from distill.data.labelled import LabelledRows
 from distill.errors import ConfigError, DataError
 from distill.layout import BEST, KNOWLEDGE_BASE
 from distill.reaugkd.classifier import DEFAULT_BETA, DEFAULT_K, open_encoder

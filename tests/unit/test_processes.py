@@ -16,7 +16,7 @@ from training_children import KILLED, Command, launch
 from distill.data.source import Share
 from distill.errors import CheckpointError
 from distill.layout import BEST, CHECKPOINT, LOCK
-from distill.training.run import resume
+from distill.training.train import resume
 from embedcache.cache import Cache
 
 pytest_plugins = ["distill_fixtures"]

@@ -9,8 +9,7 @@ from torch import nn
 from distill.config.models import OptimizerConfig
 from distill.errors import ConfigError
 from distill.losses.contrastive import CKDLoss
-from distill.training.optimizer import make_optimizer
-from distill.training.schedule import learning_rate_factor, warmup_steps
+from distill.training.optimizer import learning_rate_factor, make_optimizer, warmup_steps
 
 
 def factors(schedule: str, warmup: int, total: int) -> list[float]:

@@ -1,3 +1,5 @@
+"""Selection of the best checkpoint: scores, and test sets that are refused."""
+
 from __future__ import annotations
 
 from contextlib import nullcontext
@@ -12,7 +14,7 @@ from scipy.stats import spearmanr
 from distill.data.dataset import open_dataset
 from distill.errors import ConfigError, DataError
 from distill.students.layers import keep_layers
-from distill.training.selection import PairSelector, StudentEncoder, make_selector
+from distill.training.selection import PairSelector, StudentEncoder, held_out_selector, pair_selector
 from embedcache.cache import Cache
 from embedcache.keys import key_array
 
@@ -33,10 +35,10 @@ def write_pairs(path: Path, count: int = 40) -> tuple[list[float], list[str], li
 
 
 def held_out_score(dataset, tokenizer, vectors: np.ndarray) -> float:
-    selector = make_selector(None, dataset, tokenizer)
+    selector = held_out_selector(dataset, tokenizer)
     assert selector is not None
-    assert selector.name == "held_out_spearman"
-    return selector.score(lambda texts: vectors)
+    assert selector.name == "held_out_near_pairs_spearman"
+    return selector.score(lambda texts: vectors)[selector.name]
 
 
 def test_a_perfect_copy_scores_one_whatever_its_scale(dataset, tokenizer, held_out_vectors):
@@ -63,7 +65,7 @@ def test_a_collapsed_student_scores_nothing(dataset, tokenizer, held_out_vectors
 
 
 def test_the_texts_scored_are_the_held_out_ones(dataset, tokenizer, held_out_vectors):
-    selector = make_selector(None, dataset, tokenizer)
+    selector = held_out_selector(dataset, tokenizer)
     seen = []
 
     def encode(texts):
@@ -77,37 +79,37 @@ def test_the_texts_scored_are_the_held_out_ones(dataset, tokenizer, held_out_vec
 @pytest.mark.parametrize(("held_out", "there"), [(0, False), (9, False), (10, True)])
 def test_too_few_held_out_rows_select_nothing(built_cache, tokenizer, held_out, there):
     dataset = open_dataset(Cache(built_cache), held_out=held_out)
-    assert (make_selector(None, dataset, tokenizer) is not None) == there
+    assert (held_out_selector(dataset, tokenizer) is not None) == there
 
 
 @pytest.mark.parametrize("name", ["stsb_test.tsv", "STS-Test.tsv", "test.tsv", "sts12_testset.tsv"])
-def test_a_test_set_is_refused_by_its_name(tmp_path, dataset, tokenizer, name):
+def test_a_test_set_is_refused_by_its_name(tmp_path, tokenizer, name):
     write_pairs(tmp_path / name)
     with pytest.raises(ConfigError, match=r"evaluation\.data: .* looks like a test set"):
-        make_selector(str(tmp_path / name), dataset, tokenizer)
+        pair_selector(str(tmp_path / name), tokenizer)
 
 
 @pytest.mark.parametrize("name", ["stsb_dev.tsv", "latest_dev.tsv", "contest.tsv"])
-def test_other_names_are_no_test_sets(tmp_path, dataset, tokenizer, name):
+def test_other_names_are_no_test_sets(tmp_path, tokenizer, name):
     write_pairs(tmp_path / name)
-    assert isinstance(make_selector(str(tmp_path / name), dataset, tokenizer), PairSelector)
+    assert isinstance(pair_selector(str(tmp_path / name), tokenizer), PairSelector)
 
 
-def test_a_development_set_is_scored_by_spearman_of_cosines(tmp_path, dataset, tokenizer, teacher):
+def test_a_development_set_is_scored_by_spearman_of_cosines(tmp_path, tokenizer, teacher):
     scores, left, right = write_pairs(tmp_path / "dev.tsv")
-    selector = make_selector(str(tmp_path / "dev.tsv"), dataset, tokenizer)
+    selector = pair_selector(str(tmp_path / "dev.tsv"), tokenizer)
     assert selector.name == "dev_spearman"
     encoder = StudentEncoder(teacher.model, tokenizer, torch.device("cpu"), nullcontext)
     a, b = teacher.model.encode(left), teacher.model.encode(right)
     expected = spearmanr((a * b).sum(axis=1), scores).statistic
-    assert selector.score(encoder) == pytest.approx(expected, abs=1e-6)
+    assert selector.score(encoder) == {"dev_spearman": pytest.approx(expected, abs=1e-6)}
     backwards = spearmanr((a * np.roll(b, 1, axis=0)).sum(axis=1), scores).statistic
     assert abs(expected - backwards) > 0.01
 
 
-def test_a_missing_development_set_is_refused(tmp_path, dataset, tokenizer):
+def test_a_missing_development_set_is_refused(tmp_path, tokenizer):
     with pytest.raises(DataError, match="nowhere"):
-        make_selector(str(tmp_path / "nowhere.tsv"), dataset, tokenizer)
+        pair_selector(str(tmp_path / "nowhere.tsv"), tokenizer)
 
 
 def test_the_student_is_encoded_in_order_without_dropout_and_trains_on(teacher, tokenizer):
@@ -120,16 +122,16 @@ def test_the_student_is_encoded_in_order_without_dropout_and_trains_on(teacher, 
 
 
 @pytest.mark.parametrize("subset", ["test", "TEST"])
-def test_a_file_that_holds_test_rows_among_others_is_refused(tmp_path, dataset, tokenizer, subset):
+def test_a_file_that_holds_test_rows_among_others_is_refused(tmp_path, tokenizer, subset):
     path = tmp_path / "sick.tsv"
     write_pairs(path)
     lines = path.read_text(encoding="utf-8").splitlines()
     lines[3] = lines[3].replace("dev\t", f"{subset}\t")
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"1 of 40 pairs of sick\.tsv are of subset 'test'.*Copy the file"):
-        make_selector(str(path), dataset, tokenizer)
+    with pytest.raises(ConfigError, match=r"1 of 40 pairs of sick\.tsv are of subset 'test'"):
+        pair_selector(str(path), tokenizer)
     path.write_text("\n".join(line for line in lines if not line.startswith(subset)) + "\n", encoding="utf-8")
-    assert isinstance(make_selector(str(path), dataset, tokenizer), PairSelector)
+    assert isinstance(pair_selector(str(path), tokenizer), PairSelector)
 
 
 def test_combined_targets_are_what_held_out_rows_are_scored_by(two_teachers, tokenizer):

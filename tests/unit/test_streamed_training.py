@@ -21,8 +21,8 @@ from distill.config.models import RunConfig
 from distill.config.sources import load_config
 from distill.errors import CheckpointError, ConfigError, DataError
 from distill.layout import CHECKPOINT
-from distill.training.place import refuse_remote
-from distill.training.run import resume
+from distill.training.remote import refuse_remote
+from distill.training.train import resume
 from embedcache.cache import Cache
 from embedcache.errors import RemoteError
 from embedcache.share.mirror import StreamedStore

@@ -14,9 +14,9 @@ from training_children import Command, launch
 
 from distill.data.dataset import open_dataset
 from distill.layout import BEST, RECORD
-from distill.training.run import resume
-from distill.training.token_views import count_tokens
+from distill.training.preparation import count_tokens
 from distill.training.tracking import TrainProgress
+from distill.training.train import resume
 from embedcache.cache import Cache
 from embedcache.teacher.tokenize import FastTokenizer
 
@@ -50,7 +50,7 @@ def test_a_student_learns_and_its_notes_are_printed_once_and_kept(cache, tmp_pat
     start = small_run(cache, tmp_path / "start", student=spec, max_steps=1, lr=1e-9)
     assert run.result.final_loss < start.result.final_loss
     told = [progress.text for progress in seen if progress.phase == "note"]
-    assert tuple(told) == run.notes
+    assert told == run.record.notes
     assert "parameters" in told[-1]
     assert any(note.startswith("vocabulary") for note in told) == ("vocab" in spec)
     assert json.loads((run.folder / RECORD).read_text(encoding="utf-8"))["notes"] == told
@@ -76,7 +76,7 @@ def test_a_resumed_run_ends_with_the_same_weights(cache, tmp_path, spec):
     with pytest.raises(Stop):
         small_run(cache, tmp_path / "cut", **settings, on_progress=stop)
     resumed = resume(tmp_path / "cut", threads=1)
-    assert (resumed.resumed, resumed.notes) == (2, whole.notes)
+    assert (resumed.resumed, resumed.record.notes) == (2, whole.record.notes)
     found, wanted = (arrays(run.best) for run in (resumed, whole))
     assert found.keys() == wanted.keys()
     assert all(found[name].tobytes() == wanted[name].tobytes() for name in wanted)

@@ -190,7 +190,7 @@ def test_a_launcher_and_an_unknown_suite_are_refused_before_the_first(built_cach
     with pytest.raises(Exception, match="glue"):
         run_sweep(sweep_of(built_cache, "seed=0,1"), tmp_path / "out", suite="glue")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="one process"):
+    with pytest.raises(ConfigError, match="expected one"):
         run_sweep(sweep_of(built_cache, "seed=0,1"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -21,11 +21,11 @@ from distill.evaluation import evaluate
 from distill.losses.base import LossBatch
 from distill.losses.pointwise import MSELoss
 from distill.losses.registry import Loss
-from distill.training import setup as preparation
+from distill.training import preparation as preparation
 from distill.training import state
 from distill.training import trainer as trainer_module
 from distill.training.checkpoint import Checkpoint
-from distill.training.run import Run
+from distill.training.train import Run
 from distill.training.trainer import Trainer
 from embedcache.cache import Cache
 
@@ -57,12 +57,9 @@ class Scripted:
     name: str = "scripted"
     vectors: list[np.ndarray] = field(default_factory=list)
 
-    def score(self, encode) -> float:
+    def score(self, encode) -> dict[str, float]:
         self.vectors.append(encode(self.probes))
-        return self.scores[len(self.vectors) - 1]
-
-    def details(self) -> dict[str, float]:
-        return {}
+        return {self.name: self.scores[len(self.vectors) - 1]}
 
 
 @pytest.fixture
@@ -72,11 +69,11 @@ def scripted(monkeypatch):
     def use(*scores: float) -> Scripted:
         selector = Scripted(list(scores))
 
-        def make(data, dataset, tokenizer):
+        def make(dataset, tokenizer):
             selector.probes = tokenizer(PROBES)
             return selector
 
-        monkeypatch.setattr(preparation, "make_selector", make)
+        monkeypatch.setattr(preparation, "held_out_selector", make)
         return selector
 
     return use
@@ -110,7 +107,8 @@ def learn(cache: Path, out: Path, loss: str) -> tuple[Run, list[float], list[flo
     )
     lines = metrics(run.folder)
     losses = [line["loss"] for line in lines if "loss" in line]
-    scores = [line["held_out_spearman"] for line in lines if "held_out_spearman" in line]
+    name = "held_out_near_pairs_spearman"
+    scores = [line[name] for line in lines if name in line]
     assert len(losses) == len(scores) == run.result.steps // 5 == 16
     return run, losses, scores
 
@@ -242,7 +240,7 @@ def test_patience_may_be_counted_in_epochs(built_cache, tmp_path, scripted, epoc
 
 
 def test_a_head_that_is_dropped_is_trained_and_not_kept(built_cache, tmp_path, scripted):
-    selector = scripted(0.5, 0.5)
+    selector = scripted(*[0.5] * 8)
     run = small_run(built_cache, tmp_path / "run", head="tanh", drop_head=True, lr=0.01)
     kept = small_run(built_cache, tmp_path / "kept", head="tanh", lr=0.01)
     assert not list(run.best.glob("*_Dense"))
@@ -356,7 +354,7 @@ def test_a_queue_that_starts_full_holds_training_rows(built_cache, tmp_path, mon
         held_out = [json.loads(line) for line in (run.folder / "held_out.txt").read_text().splitlines()]
         assert not {TEXTS[row] for row in rows} & set(held_out)
     assert started[0][0] == started[1][0] != started[2][0]
-    assert [run.rows for run in runs] == [130, 130, 130, 90], "only the code takes them out of the training"
+    assert [run.record.rows for run in runs] == [130, 130, 130, 90], "only the code takes them out"
 
 
 def test_the_folder_of_a_finished_run_holds_no_checkpoint(built_cache, tmp_path):
@@ -367,7 +365,7 @@ def test_the_folder_of_a_finished_run_holds_no_checkpoint(built_cache, tmp_path)
 
     run = small_run(built_cache, tmp_path / "run", checkpoint_every=2, on_progress=look)
     assert ["checkpoint.safetensors" in names for names in seen[-5:]] == [False, False, True, True, True]
-    assert not {"checkpoint.safetensors", ".lock"} & {path.name for path in run.folder.iterdir()}
+    assert not (run.folder / "checkpoint.safetensors").exists()
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -416,8 +414,8 @@ def test_without_anything_to_select_by_the_last_state_is_saved(built_cache, tmp_
 def test_every_row_is_seen_once_an_epoch(built_cache, tmp_path):
     told = []
     run = small_run(built_cache, tmp_path / "run", epochs=2, on_progress=told.append)
-    assert run.rows == len(TEXTS) - HELD_OUT
-    assert run.result.total_steps == 2 * -(-run.rows // 32)
+    assert run.record.rows == len(TEXTS) - HELD_OUT
+    assert run.result.total_steps == 2 * -(-run.record.rows // 32)
     steps = [progress.step for progress in told if progress.phase == "train"]
     assert steps == list(range(1, run.result.steps + 1))
     assert told[-1].best == run.result.best_score
@@ -487,7 +485,7 @@ def test_every_batch_enters_the_bank_after_its_step(built_cache, tmp_path, monke
     vectors = cache.lookup(TEXTS)
     held_out = [json.loads(line) for line in (run.folder / "held_out.txt").read_text().splitlines()]
     expected = vectors[[text not in held_out for text in TEXTS]]
-    assert len(held) == run.rows
+    assert len(held) == run.record.rows
     np.testing.assert_allclose(held[np.lexsort(held.T)], expected[np.lexsort(expected.T)], atol=1e-6)
     tau = [line["tau"] for line in metrics(run.folder) if "tau" in line]
     assert len(tau) == 1
@@ -515,7 +513,7 @@ def test_the_loss_is_computed_in_float32_whatever_the_forward_pass(
     inner = []
     build = preparation.build_student
 
-    def watched(spec, contract, live_teacher, options=None, **settings):
+    def watched(spec, contract, live_teacher, options, **settings):
         model = build(spec, contract, live_teacher, options, **settings)
         model[0].model.encoder.layer[0].output.dense.register_forward_hook(
             lambda module, inputs, output: inner.append(output.dtype)

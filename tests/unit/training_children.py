@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from distill.data.collate import Batch
 
 # Forked from a server that has everything imported, a child begins to train at once.
-_PRELOADED = ["distill.training.run", "distill.cli.main", "accelerate", "sentence_transformers", "pytest"]
+_PRELOADED = ["distill.training.train", "distill.cli.main", "accelerate", "sentence_transformers", "pytest"]
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(_PRELOADED)
 KILLED = -signal.SIGKILL

@@ -1,9 +1,10 @@
-"""Where a run computes and in what precision."""
+"""Device, precision, threads and random numbers of a computation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -34,20 +35,28 @@ def resolve_device(name: str) -> torch.device:
     count = there.get(device.type, 0)
     if (device.index or 0) >= count:
         raise ConfigError(
-            f"{name!r} is asked for, and this machine has {count} {device.type} devices; use auto or cpu",
+            f"{name!r} given, and this machine has {count} {device.type} devices; use auto or cpu",
             "training.device",
         )
     return device
 
 
-def make_accelerator(config: LoopConfig) -> Accelerator:
+def make_accelerator(
+    config: LoopConfig, log_with: Sequence[str] = (), logs: str | Path | None = None
+) -> Accelerator:
     """Return the accelerator for the run's device and precision.
+
+    Args:
+        config: the device and the precision.
+        log_with: trackers of accelerate.
+        logs: folder of trackers that write files.
 
     Raises:
         ConfigError: if the device is not there or cannot compute in the precision.
     """
     from accelerate import Accelerator, DistributedDataParallelKwargs
     from accelerate.state import AcceleratorState
+    from accelerate.utils import ProjectConfiguration
 
     device = resolve_device(config.device)
     precision = config.mixed_precision
@@ -64,12 +73,18 @@ def make_accelerator(config: LoopConfig) -> Accelerator:
     AcceleratorState._reset_state(reset_partial_state=True)
     # A pooler that the sentence vector does not come from gets no gradients.
     unused = DistributedDataParallelKwargs(find_unused_parameters=True)
-    return Accelerator(cpu=device.type == "cpu", mixed_precision=precision, kwargs_handlers=[unused])
+    return Accelerator(
+        cpu=device.type == "cpu",
+        mixed_precision=precision,
+        kwargs_handlers=[unused],
+        log_with=list(log_with) or None,
+        project_config=ProjectConfiguration(logging_dir=None if logs is None else str(logs)),
+    )
 
 
 @contextmanager
 def cpu_threads(count: int | None) -> Iterator[None]:
-    """Let torch compute on ``count`` CPU threads inside the block; None leaves them as they are."""
+    """Set torch's number of CPU threads inside the block; None leaves it as it is."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:
@@ -80,7 +95,7 @@ def cpu_threads(count: int | None) -> Iterator[None]:
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's random numbers, which dropout draws, inside the block; the caller's go on as they were."""
+    """Seed torch's random numbers inside the block, and restore the caller's after it."""
     devices = [torch.cuda.current_device()] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)

@@ -1,9 +1,8 @@
-"""Labelled texts, or pairs of texts, out of a file: what a classifier is taught with and scored on."""
+"""Labelled texts, or pairs of texts, of a file, and the numbers of their labels."""
 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,13 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distill.data.sampler import rows_of_drawn
-from distill.errors import ConfigError, DataError
+from distill.errors import DataError
 from embedcache.corpus.columns import Columns as RawColumns
 from embedcache.corpus.columns import Problem
 from embedcache.corpus.folding import fold
 from embedcache.corpus.formats import raw_rows
 from embedcache.corpus.readers import ReadReport, RowConditions, text_of_row
 from embedcache.corpus.sources import STDIN, FileSource, expand_sources, format_of
+
+_LISTED = 5
 
 FEWEST_SCORED = 10
 """Rows that a classifier can be scored on; fewer tell nothing."""
@@ -68,6 +69,11 @@ class LabelledRows:
         return len(self.texts)
 
     @property
+    def distinct(self) -> int:
+        """Number of distinct texts."""
+        return len(set(self.texts))
+
+    @property
     def digest(self) -> str:
         """The sha256 of all texts and labels in order."""
         digest = hashlib.sha256()
@@ -83,12 +89,12 @@ class LabelledRows:
             self, texts=[self.texts[row] for row in chosen], labels=[self.labels[row] for row in chosen]
         )
 
-    def split(self, share: float, seed: int) -> tuple[LabelledRows, LabelledRows]:
-        """Return what is left, and the rows of a share of the texts, drawn at random.
+    def split(self, count: int, seed: int) -> tuple[LabelledRows, LabelledRows]:
+        """Return the rows left, and the rows of ``count`` distinct texts drawn at random.
 
         Rows of one text stay together: else the held-out ones would not be new to the classifier.
         """
-        inside = rows_of_drawn(self.texts, round(share * len(set(self.texts))), seed)
+        inside = rows_of_drawn(self.texts, count, seed)
         return self.take(np.flatnonzero(~inside)), self.take(np.flatnonzero(inside))
 
     def overlap(self, texts: Collection[str]) -> int:
@@ -173,22 +179,6 @@ def _named(label: object) -> str:
     return str(int(label) if isinstance(label, bool) else label)
 
 
-def refuse_test_rows(key: str, rows: Sequence[str], chosen: str = "a checkpoint") -> None:
-    """Raise :class:`ConfigError` where the rows to choose a checkpoint on are those of a test set.
-
-    Args:
-        key: the key of the configuration that names them, or the option.
-        rows: ``COLUMN=VALUE`` each.
-        chosen: what is to be chosen on them.
-    """
-    for row in rows:
-        if re.fullmatch(r"[^=]*=\s*test", row, flags=re.IGNORECASE):
-            raise ConfigError(
-                f"{key}: {row} are the rows of a test set; {chosen} chosen on them makes the test score "
-                "worthless. Choose on a development split, or leave it out and hold out training rows"
-            )
-
-
 def refuse_few(rows: LabelledRows, what: str, remedy: str = "give a file with more") -> None:
     """Raise :class:`DataError` where too few rows are there to score a classifier on.
 
@@ -202,3 +192,62 @@ def refuse_few(rows: LabelledRows, what: str, remedy: str = "give a file with mo
             f"{what}: {len(rows)} labelled rows to choose a checkpoint by, expected {FEWEST_SCORED} at "
             f"least; {remedy}"
         )
+
+
+def label_names(labels: Sequence[object]) -> tuple[str, ...]:
+    """Return the names of all labels that occur: by size where all of them are numbers, else by name.
+
+    Raises:
+        DataError: if there are fewer than two, or nearly every row has one of its own.
+    """
+    names = {str(label) for label in labels}
+    if len(names) < 2:
+        raise DataError(
+            f"the label column holds {_listed(sorted(names)) or 'nothing'} alone: a classifier needs rows of "
+            "two labels at least"
+        )
+    if len(names) > max(2, len(labels) // 2):
+        raise DataError(
+            f"the label column holds {len(names)} different labels in {len(labels)} rows: expected classes "
+            "with several rows each; name the column of those with --label"
+        )
+    try:
+        # Equal numbers may be written in two ways, and stay two labels.
+        return tuple(sorted(names, key=lambda name: (float(name), name)))
+    except ValueError:
+        return tuple(sorted(names))
+
+
+def label_numbers(labels: Sequence[object], names: Sequence[str], where: str) -> NDArray[np.int64]:
+    """Return the place of every label in ``names``, int64 of shape (n,).
+
+    Args:
+        labels: the labels of n rows.
+        names: the names there are.
+        where: the rows, for messages.
+
+    Raises:
+        DataError: if a label is not among the names; it lists those.
+    """
+    places = {name: place for place, name in enumerate(names)}
+    strangers = Counter(str(label) for label in labels if str(label) not in places)
+    if strangers:
+        raise DataError(
+            f"{where}: {strangers.total()} of {len(labels)} rows have a label that the classifier does not "
+            f"know: {_listed(sorted(strangers))}; it knows {_listed(list(names))}. Leave those rows out, or "
+            "train on rows with these labels as well"
+        )
+    return np.array([places[str(label)] for label in labels], dtype=np.int64)
+
+
+def describe_counts(numbers: NDArray[np.int64], names: Sequence[str]) -> str:
+    """Return how many rows have each label, the commonest first: ``1: 37,569 (55.8 %), 0: ...``."""
+    counts = np.bincount(numbers, minlength=len(names))
+    order = np.argsort(-counts, kind="stable")
+    parts = [f"{names[i]}: {counts[i]:,} ({100 * counts[i] / max(1, len(numbers)):.1f} %)" for i in order]
+    return ", ".join(parts[:_LISTED]) + (f" and {len(parts) - _LISTED} more" if len(parts) > _LISTED else "")
+
+
+def _listed(names: Sequence[str]) -> str:
+    rest = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(repr(name) for name in names[:_LISTED]) + rest

@@ -1,4 +1,4 @@
-"""Source of a run's vectors: a cache of this machine, or a remote through its mirror."""
+"""Vectors of a run: from a cache of this machine, or from a remote that is read while training."""
 
 from __future__ import annotations
 
@@ -6,33 +6,39 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from distill.config.models import RunConfig
 from distill.errors import ConfigError
 from distill.training.tracking import OnProgress, TrainProgress
 from embedcache.cache import Cache
+from embedcache.contract import Contract
 from embedcache.errors import MissingInputError
 from embedcache.sizes import readable
+from embedcache.store import ShardStore
 
 if TYPE_CHECKING:
-    from distill.config.models import RunConfig
-    from embedcache.contract import Contract
+    from numpy.typing import NDArray
+
+    from distill.data.dataset import DistillDataset
+    from distill.data.loader import CheckRows
     from embedcache.share.sample import SampleCheck
-    from embedcache.store import ShardStore
 
 _FROM_VECTORS = re.compile(r"\b(tokens|truncated|vectors|teachers|shards)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Place:
-    """A cache to train from.
+class OpenedCache:
+    """Cache to train from.
 
     Attributes:
         cache: the cache; of a remote, its mirror.
         corpus: name of the corpus in the cache; None: the only one.
-        open_store: opens the store of a contract that fetches its shards; None: the cache has them all.
+        open_store: opens a store that fetches its shards when they are read; None: the cache holds all.
     """
 
     cache: Cache
@@ -41,15 +47,15 @@ class Place:
 
 
 @contextmanager
-def open_place(
+def open_cache(
     config: RunConfig, on_progress: OnProgress | None = None, *, digest: str | None = None
-) -> Iterator[Place]:
-    """Open what ``config`` trains from; inside the block vectors may be fetched.
+) -> Iterator[OpenedCache]:
+    """Open the cache that ``config`` trains from; inside the block vectors may be fetched.
 
     Args:
         config: the configuration.
-        on_progress: receives what is fetched.
-        digest: of the corpus that a resumed run began with; on a remote another corpus may have its name now.
+        on_progress: called with the bytes fetched, and with notes.
+        digest: digest of the corpus of a resumed run; a remote may have given its name to another one.
 
     Raises:
         ConfigError: if settings for remotes are given for a cache of this machine.
@@ -63,7 +69,7 @@ def open_place(
                 f"{' and '.join(given)}: only for a remote, and the cache {config.cache} is a folder: leave "
                 "it out, or give the name or URL of a remote as --cache"
             )
-        yield Place(Cache(config.cache), config.corpus)
+        yield OpenedCache(Cache(config.cache), config.corpus)
         return
     from distill.losses.registry import get_loss
     from embedcache.share.mirror import Mirror
@@ -85,7 +91,7 @@ def open_place(
         on_sample=_noting(tell),
     ) as mirror:
         _note(tell, f"mirror of {config.cache}: {mirror.cache.folder}")
-        yield Place(mirror.cache, mirror.corpus, None if stream.limit is None else mirror.store)
+        yield OpenedCache(mirror.cache, mirror.corpus, None if stream.limit is None else mirror.store)
         fetched = readable(mirror.fetched_bytes) if mirror.fetched_bytes else "nothing"
         _note(tell, f"fetched {fetched} from {config.cache}")
 
@@ -103,14 +109,11 @@ def refuse_missing_cache(cache: str) -> None:
 
 
 def refuse_remote(cache: str, what: str) -> None:
-    """Refuse a remote where a cache of this machine is needed.
+    """Raise :class:`ConfigError` for a remote where a cache of this machine is needed.
 
     Args:
-        cache: what was given.
-        what: what needs it, for the message.
-
-    Raises:
-        ConfigError: if it is a remote.
+        cache: folder, name or URL.
+        what: the command that needs the cache, for the message.
     """
     if _is_remote(cache):
         raise ConfigError(
@@ -120,13 +123,9 @@ def refuse_remote(cache: str, what: str) -> None:
         )
 
 
-def refuse_unknown_rows(where: str | None, place: Place) -> None:
-    """Refuse a predicate over vectors that are not all here.
-
-    Raises:
-        ConfigError: naming what it reads.
-    """
-    found = None if place.open_store is None else _FROM_VECTORS.search(where or "")
+def refuse_unknown_rows(where: str | None, opened: OpenedCache) -> None:
+    """Raise :class:`ConfigError` for a predicate over vectors that are fetched during the training."""
+    found = None if opened.open_store is None else _FROM_VECTORS.search(where or "")
     if found is not None:
         raise ConfigError(
             f"{found[0]!r} needs all vectors, and with --cache-limit they come during the "
@@ -180,3 +179,54 @@ class _Fetching:
 
     def _show(self) -> None:
         self._tell(TrainProgress("fetch", self._done, self._total, text=self._name))
+
+
+def admit_first_window(dataset: DistillDataset, config: RunConfig) -> CheckRows | None:
+    """Compare the vectors of the first window with the live teacher, and return the check of later windows.
+
+    Only the first of several processes compares, in the thread that trains: loading a model changes settings
+    of torch that all threads share.
+
+    Args:
+        dataset: rows and targets.
+        config: the resolved configuration.
+
+    Returns:
+        A function of places among the rows trained on, which raises as this one; None if there are no later
+        windows.
+
+    Raises:
+        RemoteError: if the vectors are not the teacher's, or cannot be fetched.
+    """
+    targets, training = dataset.targets, config.training
+    models = [config.teacher_model, *(None for _ in targets.teachers[1:])]
+    # A cache that is not there is refused by this module before torch is loaded, which takes seconds.
+    import torch
+
+    from distill.device import resolve_device, seeded
+    from distill.training.distributed import is_first_process
+    from embedcache.live import Computing
+    from embedcache.share.mirror import StreamedStore
+
+    streams = [
+        (store, positions, Computing(model, device=training.device, threads=training.threads))
+        for store, positions, model in zip(targets.stores, targets.positions, models, strict=True)
+        if isinstance(store, StreamedStore)
+    ]
+    if not streams or not is_first_process():
+        return None
+
+    def admit(rows: NDArray[np.integer]) -> None:
+        # Loading a model may draw random numbers, and the student must not depend on it.
+        with seeded(config.seed, resolve_device(training.device)):
+            for store, positions, computing in streams:
+                places = positions[rows].astype(np.int64)
+                try:
+                    store.admit(places, computing)
+                except torch.OutOfMemoryError:
+                    # The teacher does not fit beside the student.
+                    store.admit(places, replace(computing, device="cpu"))
+
+    windows = dataset.order.windows(0)
+    admit(np.arange(len(dataset)) if windows is None else windows.window(0))
+    return None if windows is None else admit

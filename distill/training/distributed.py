@@ -1,4 +1,4 @@
-"""Several processes that train one student together, each on its part of every step."""
+"""Collective operations of processes that train one student together, each on its part of every step."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def is_first_process() -> bool:
 
 
 def refuse_launcher(command: str) -> None:
-    """Raise :class:`ConfigError` where a launcher has started several processes of what is done in one."""
+    """Raise :class:`ConfigError` where a launcher has started several processes of a command for one."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count > 1:
         raise ConfigError(
-            f"{command} is done by one process, and {count} were started: call it without torchrun or "
-            "accelerate launch ('distill run' and 'distill finetune' can be launched)"
+            f"{command}: {count} processes were started, expected one; only 'distill run' and 'distill "
+            "finetune' can be launched by torchrun or accelerate"
         )
 
 
@@ -82,9 +82,21 @@ def broadcast(value: float, share: Share) -> float:
 
 
 def gather_objects(value: T, share: Share) -> list[T]:
-    """Return what each process has, by the number of the process."""
+    """Return the values of all processes, in their order."""
     if share.processes == 1:
         return [value]
     found: list[T | None] = [None] * share.processes
     distributed.all_gather_object(found, value)
     return [one for one in found if one is not None]
+
+
+def gather_step(vectors: Tensor, rows: int, share: Share) -> Tensor:
+    """Return the vectors (rows, d) of a whole step in the order of its rows; see :func:`gather_rows`.
+
+    Args:
+        vectors: shape (n, d); this process's.
+        rows: rows of the step, over all processes.
+        share: this process's part of it.
+    """
+    counts = [Share(process, share.processes).of(rows)[1] for process in range(share.processes)]
+    return torch.cat(gather_rows(vectors, counts))

@@ -1,0 +1,332 @@
+"""Distillation: rows of a cache, a student, and a loss on the teacher's vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from accelerate import Accelerator
+from numpy.typing import NDArray
+
+from distill.config.models import ONLINE, RunConfig
+from distill.data.dataset import DistillDataset, open_dataset
+from distill.data.source import DistillSource
+from distill.data.streaming import Ahead
+from distill.errors import ConfigError
+from distill.layout import TARGETS, default_folder
+from distill.losses.registry import get_loss
+from distill.reaugkd.soft_labels import open_soft_labels
+from distill.record import CorpusRecord, RunRecord, TargetsRecord, TeacherRecord, seeds_of, setting_of
+from distill.training.optimizer import warmup_steps
+from distill.training.preparation import make_objective, prepare_student, teacher_loader, tokenise_view
+from distill.training.remote import OpenedCache, admit_first_window, open_cache, refuse_unknown_rows
+from distill.training.student import StudentParts
+from distill.training.task import Task, Work, describe_dev
+from distill.training.tracking import OnProgress, TrainProgress
+from distill.training.views import choose_views
+from embedcache.cache import Cache
+from embedcache.corpus.origin import read_note
+from embedcache.corpus.part import ORIGINAL
+from embedcache.corpus.readers import ReadOptions
+from embedcache.pairs import split_pair
+from embedcache.teacher.resolve import ALIASES
+
+
+@dataclass(frozen=True)
+class DistillTask(Task):
+    """Task of ``distill run``.
+
+    Attributes:
+        config: the resolved configuration.
+        cache: the cache.
+        dataset: rows and targets.
+    """
+
+    config: RunConfig
+    cache: Cache
+    dataset: DistillDataset
+
+    def default_out(self) -> str:
+        """Return the folder of a run that names none."""
+        spec = self.config.student.spec
+        student = Path(spec).name if "/" in spec else spec
+        return default_folder(f"{self.dataset.corpus.name}-{student}-{self.config.loss.name}")
+
+    def admit(self) -> Callable[[NDArray[np.integer]], None] | None:
+        """Compare a remote's vectors with the live teacher; see :func:`admit_first_window`."""
+        return admit_first_window(self.dataset, self.config)
+
+    def prepare(self, accelerator: Accelerator, on_progress: OnProgress | None) -> Work:
+        """Build student, objective and source."""
+        cache, config, dataset = self.cache, self.config, self.dataset
+        notes: list[str] = []
+
+        def note(text: str) -> None:
+            notes.append(text)
+            if on_progress is not None:
+                on_progress(TrainProgress("note", 0, 0, text=text))
+
+        live_teacher = teacher_loader(cache, config, dataset)
+        first = accelerator.main_process_first
+        student = prepare_student(cache, config, dataset, note, on_progress, live_teacher, first)
+        # What the first process has written, the others read.
+        with first():
+            views = tuple(
+                tokenise_view(cache, dataset.corpus, name, student.tokenizer, on_progress)
+                for name in config.training.views or [ORIGINAL]
+            )
+        objective = make_objective(cache, config, dataset, student, live_teacher, accelerator.device)
+        source = DistillSource(dataset, views, get_loss(config.loss.name).views, _ahead(dataset, config))
+        return Work(student, objective, source, self._record(student, notes))
+
+    def save(self, folder: Path) -> None:
+        """Write how the teachers' vectors become targets."""
+        if self.dataset.targets.combination is not None:
+            self.dataset.targets.combination.save(folder)
+
+    def held_out_texts(self) -> Sequence[str]:
+        """Return the texts kept out of training."""
+        return self.dataset.texts(self.dataset.held_out)
+
+    def _record(self, student: StudentParts, notes: Sequence[str]) -> RunRecord:
+        config, dataset = self.config, self.dataset
+        corpus = dataset.corpus
+        return RunRecord(
+            identity="",
+            seeds=seeds_of(config.seed),
+            setting=run_setting(dataset, config),
+            teachers=_teacher_records(self.cache, dataset, config.teacher_model),
+            targets=_targets_record(dataset),
+            cache=str(self.cache.folder.resolve()),
+            corpus=CorpusRecord(name=corpus.name, rows=len(corpus), digest=corpus.info.digest),
+            views=_view_digests(dataset, config),
+            where=config.training.where,
+            selected=dataset.selected,
+            rows=len(dataset),
+            held_out=len(dataset.held_out),
+            student=config.student.spec,
+            parameters=student.parameters,
+            notes=list(notes),
+            labels=None if dataset.soft is None else list(dataset.soft.names),
+            # Without its head, or learning from labels alone, a student gives vectors of another space.
+            in_target_space=not config.student.drop_head
+            and get_loss(config.loss.name).targets != "soft labels alone",
+            dev=describe_dev(config.evaluation.data, config.evaluation.rows),
+            loss=config.loss.name,
+            order=dataset.order.digest,
+        )
+
+
+def run_setting(dataset: DistillDataset, config: RunConfig) -> str:
+    """Return the digest of all that decides how a run over ``dataset`` ends but for its seed."""
+    dev = describe_dev(config.evaluation.data, config.evaluation.rows)
+    facts = {
+        "corpus": dataset.corpus.info.digest,
+        "views": _view_digests(dataset, config),
+        "teachers": [contract.id for contract in dataset.targets.contracts],
+        "dev": dev and dev.sha256,
+        # Only rows that come in windows come in another order.
+        "limit": None if dataset.order.digest is None else config.stream.limit,
+    }
+    return setting_of(config, facts)
+
+
+def _view_digests(dataset: DistillDataset, config: RunConfig) -> dict[str, str | None]:
+    return {
+        name: None if name == ORIGINAL else dataset.corpus.view(name).info.digest
+        for name in config.training.views or [ORIGINAL]
+    }
+
+
+@contextmanager
+def open_distillation(
+    config: RunConfig, on_progress: OnProgress | None = None, before: RunRecord | None = None
+) -> Iterator[DistillTask]:
+    """Open the data of a run; a remote stays open inside the block.
+
+    Args:
+        config: the configuration.
+        on_progress: called with what is fetched and selected.
+        before: the record of a run to resume.
+
+    Raises:
+        ConfigError, DataError, InputError: as :func:`open_data`.
+        EmbedCacheError: if the cache or the remote cannot be used.
+    """
+    with open_cache(config, on_progress, digest=None if before is None else before.corpus.digest) as opened:
+        dataset, resolved = open_data(opened, config, on_progress)
+        yield DistillTask(resolved, opened.cache, dataset)
+
+
+def open_data(
+    opened: OpenedCache, config: RunConfig, on_progress: OnProgress | None = None
+) -> tuple[DistillDataset, RunConfig]:
+    """Return rows and targets, and the configuration with everything filled in that depends on them.
+
+    Raises:
+        ConfigError: if loss, views, teacher, warm-up and development file do not fit each other.
+        DataError: if the loss's queue is longer than the rows to train on; else as :func:`open_dataset`.
+        InputError: as :func:`open_dataset`.
+    """
+    cache, facts = opened.cache, get_loss(config.loss.name)
+    refuse_unknown_rows(config.training.where, opened)
+    views = choose_views(config.loss.name, config.training.views, cache.corpus(opened.corpus))
+    # Rows that are chosen by number must not depend on what is filled in later.
+    apart = config.loss.settings.get("variant") == "code" and facts.full_queue is True
+    resolve = lru_cache(config.resolved)
+
+    def queued(distinct: int) -> int:
+        resolved = resolve(distinct)
+        settings = resolved.loss.settings
+        facts.refuse_long_queue(settings, distinct - (resolved.evaluation.held_out or 0))
+        return int(settings["queue"]) if facts.full_queue else 0
+
+    dataset = open_dataset(
+        cache,
+        corpus=opened.corpus,
+        teacher=config.cached_teacher,
+        weights=config.teacher_weights,
+        target_dim=config.target_dim,
+        view=views[0],
+        where=config.training.where,
+        held_out=lambda distinct: resolve(distinct).evaluation.held_out or 0,
+        limit=config.training.limit,
+        queue=queued,
+        queue_apart=apart,
+        # Who sets a limit knows how few rows there will be.
+        least_selected=1 if config.training.limit else config.training.batch_size or facts.batch_size,
+        seed=config.seed,
+        open_store=opened.open_store,
+        cache_limit=config.stream.limit,
+    )
+    if on_progress is not None and dataset.selected is not None:
+        on_progress(TrainProgress("select", dataset.selected, len(dataset.corpus)))
+    resolved = resolve(len(dataset) + len(dataset.held_out) + (len(dataset.queue_rows) if apart else 0))
+    warmup_steps(resolved.optimizer.warmup, resolved.training.count_steps(len(dataset)))
+    _refuse_other_teacher(resolved, dataset)
+    _ahead(dataset, resolved).begin()
+    if facts.inside == "classes":
+        dataset = _with_soft_labels(cache, resolved, dataset)
+        resolved = _with_dev_columns(resolved, cache, dataset)
+    elif given := resolved.evaluation.of_labelled:
+        raise ConfigError(
+            f"{', '.join(given)}: for labelled rows, and the loss {resolved.loss.name} makes no classifier; "
+            "leave them out"
+        )
+    name = config.teacher or dataset.teacher.name
+    return dataset, resolved.model_copy(
+        update={
+            "corpus": dataset.corpus.name,
+            "teacher": f"{ONLINE}:{dataset.teacher.name}" if config.online else name,
+            "training": resolved.training.model_copy(update={"views": views}),
+        }
+    )
+
+
+def _with_soft_labels(cache: Cache, config: RunConfig, dataset: DistillDataset) -> DistillDataset:
+    if config.student.drop_head:
+        raise ConfigError(
+            f"with the loss {config.loss.name} a classifier reads the vectors after the head; leave it out",
+            "student.drop_head",
+        )
+    rows = np.concatenate([dataset.rows, dataset.held_out])
+    labelled = get_loss(config.loss.name).needs_labels(config.loss.settings)
+    soft = open_soft_labels(cache, dataset.teacher, dataset.corpus, dataset.view, rows, labelled=labelled)
+    return replace(dataset, soft=soft)
+
+
+def _with_dev_columns(config: RunConfig, cache: Cache, dataset: DistillDataset) -> RunConfig:
+    """Return the configuration with the columns of the development file of a classifier.
+
+    They default to those that the corpus was built from, if the cache still knows: most often it is the same
+    file, or one that was made with it.
+    """
+    evaluation, corpus = config.evaluation, dataset.corpus
+    if evaluation.data is None:
+        if given := evaluation.of_labelled:
+            raise ConfigError(
+                f"{', '.join(given)}: for a development file; give --dev FILE, or leave them out"
+            )
+        return config
+    note = read_note(cache.derived_folder, corpus.name)
+    # A corpus may have come from elsewhere since.
+    built = note.options if note is not None and note.digest == corpus.info.digest else ReadOptions()
+    has_pairs = split_pair(dataset.texts(dataset.rows[:1])[0]) is not None
+    if evaluation.text2 is not None and not has_pairs:
+        raise ConfigError(
+            f"{evaluation.text2!r} is the column of a second text, and {corpus.title} is "
+            "of single texts; leave it out",
+            "evaluation.text2",
+        )
+    columns = {
+        "text": evaluation.text or built.text_column,
+        "text2": (evaluation.text2 or built.text2_column or "text2") if has_pairs else None,
+        "label": evaluation.label or built.label_column or "label",
+    }
+    return config.model_copy(update={"evaluation": evaluation.model_copy(update=columns)})
+
+
+def _refuse_other_teacher(config: RunConfig, dataset: DistillDataset) -> None:
+    """Refuse a loss on layers without the live teacher, and the live teacher without such a loss."""
+    name, settings = config.loss.name, config.loss.settings
+    loss = get_loss(name)
+    live = loss.needs_live_teacher(settings)
+    if live and not config.online:
+        raise ConfigError(
+            f"loss {name}: it reads the teacher's layers, so the teacher runs at every step: give --teacher "
+            "online (or online:NAME), or choose another loss"
+        )
+    if config.online and not live:
+        raise ConfigError(
+            f"teacher {config.teacher!r}: the loss {name}, as it is set, reads cached vectors only; leave "
+            "'online' out, or choose lmx-kd, or simtde with loss.hidden above 0"
+        )
+    reads_inside = live or loss.needs_token_table(settings) or loss.inside == "classes"
+    if reads_inside and dataset.targets.combination:
+        raise ConfigError(
+            f"loss {name}: it reads the inside of one teacher, found combined or projected targets; name one "
+            "--teacher and leave target_dim out"
+        )
+
+
+def _ahead(dataset: DistillDataset, config: RunConfig) -> Ahead:
+    targets = dataset.targets
+    return Ahead(targets.stores, targets.positions, dataset.order, config.training.epochs or 1)
+
+
+def _teacher_records(cache: Cache, dataset: DistillDataset, model: str | None) -> list[TeacherRecord]:
+    targets = dataset.targets
+    shares = targets.combination.shares if targets.combination else (1.0,)
+    models = [model, *(None for _ in targets.teachers[1:])]
+    return [
+        TeacherRecord(
+            name=teacher.name,
+            spec=_absolute(model or cache.model_source(teacher)),
+            contract_id=teacher.contract.id,
+            contract=teacher.contract.to_json(),
+            share=share,
+        )
+        for teacher, model, share in zip(targets.teachers, models, shares, strict=True)
+    ]
+
+
+def _targets_record(dataset: DistillDataset) -> TargetsRecord:
+    made = dataset.targets.combination
+    if made is None:
+        return TargetsRecord(dimension=dataset.targets.dimension)
+    return TargetsRecord(
+        dimension=dataset.targets.dimension,
+        file=TARGETS,
+        projected_from=None if made.projection is None else sum(made.widths),
+        energy=made.energy,
+    )
+
+
+def _absolute(spec: str) -> str:
+    """Return the spec; of a folder its whole path, which means the same wherever it is read."""
+    folder = Path(spec).expanduser()
+    return str(folder.resolve()) if spec not in ALIASES and folder.is_dir() else spec

@@ -1,0 +1,343 @@
+"""Training of a student: one way for teacher vectors, triples, pairs, sentences and labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distill.card import write_card
+from distill.config.finetune import FinetuneConfig
+from distill.config.models import RunConfig
+from distill.config.sources import keyword_options, load_config
+from distill.device import cpu_threads, make_accelerator, seeded
+from distill.errors import CheckpointError
+from distill.layout import BEST, CONFIG
+from distill.record import RunRecord, TrainResult, first_difference
+from distill.training.checkpoint import Checkpoint
+from distill.training.distillation import open_distillation
+from distill.training.finetuning import open_finetuning
+from distill.training.folder import (
+    advising,
+    begin_folder,
+    continue_folder,
+    finish_folder,
+    locked,
+    read_interrupted,
+    require_free,
+    save_student,
+)
+from distill.training.task import Task
+from distill.training.tracking import (
+    OnProgress,
+    Tracker,
+    TrainProgress,
+    best_scores,
+    refuse_missing_trackers,
+)
+from distill.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from distill.data.loader import CheckRows
+
+_FIXED = (
+    *("start", "corpus", "views", "teachers", "rows", "held_out", "selected", "order"),
+    *("labels", "parameters", "dev"),
+)
+"""Fields of a record that may not change between an interruption and the resumption."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Finished run.
+
+    Attributes:
+        folder: the run's folder.
+        config: the configuration with all defaults filled in.
+        record: the run's record, as ``run.json`` has it.
+        resumed: step that it was last resumed from; 0 where it was never interrupted.
+    """
+
+    folder: Path
+    config: RunConfig | FinetuneConfig
+    record: RunRecord
+    resumed: int = 0
+
+    @property
+    def best(self) -> Path:
+        """The folder of the best student; ``SentenceTransformer(run.best)`` opens it."""
+        return self.folder / BEST
+
+    @property
+    def result(self) -> TrainResult:
+        """How training ended."""
+        if self.record.result is None:
+            raise ValueError(f"the run {self.folder} is not finished")
+        return self.record.result
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Scores of the best checkpoint by name; empty where there was nothing to choose by."""
+        return self.record.scores
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the student."""
+        return self.record.parameters
+
+    def facts(self) -> dict[str, object]:
+        """Return what the run was and how it ended, as a JSON object."""
+        record = self.record
+        return {
+            "run": str(self.folder),
+            "best": str(self.best),
+            "resumed": self.resumed,
+            "teachers": [teacher.name for teacher in record.teachers],
+            **record.model_dump(mode="json", include=set(_SHOWN)),
+            **self.result.model_dump(mode="json"),
+        }
+
+
+_SHOWN = (
+    *("parameters", "rows", "held_out", "selected", "skipped", "in_dev", "labels", "notes", "scores"),
+    *("identity", "seeds"),
+)
+
+
+def train(
+    config: RunConfig | FinetuneConfig, on_progress: OnProgress | None = None, *, recipe: str | None = None
+) -> Run:
+    """Train the student that ``config`` describes.
+
+    The run's folder receives ``config.yaml`` (everything filled in), ``run.json`` (see
+    :class:`distill.record.RunRecord`), ``metrics.jsonl``, ``held_out.txt``, ``targets.safetensors`` where
+    targets are combined or projected, and ``best/``, the student as a sentence-transformers folder; until
+    then also a checkpoint.
+
+    Args:
+        config: the configuration.
+        on_progress: called after every step.
+        recipe: name of the recipe that the configuration was made from, for the record.
+
+    Raises:
+        ConfigError: if the configuration cannot be run as it is.
+        DataError: if vectors are missing, or texts are too few or malformed.
+        StudentError: if the student cannot be built or does not fit the teacher.
+        TrainingError: if the loss becomes NaN or infinite.
+        RemoteError: if a remote's vectors are not the teacher's.
+        EmbedCacheError: if the cache or a file cannot be used.
+    """
+    refuse_missing_trackers(config.tracking.log_with)
+    with _open_task(config, on_progress) as task:
+        folder = Path(config.out or task.default_out()).expanduser()
+        require_free(folder, overwrite=config.overwrite)
+        task.claim(folder)
+        return _train(task, folder, on_progress, {"identity": config.identity_digest(), "recipe": recipe})
+
+
+def resume(
+    folder: str | Path,
+    *,
+    cache: str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> Run:
+    """Resume an interrupted run from its last checkpoint; without one, from the start.
+
+    With the device and the number of threads it began with, the weights are those of a run that was never
+    interrupted, bit for bit.
+
+    Args:
+        folder: the run's folder.
+        cache: place of the cache, of ``distill run``; default: as before.
+        device, threads: of this machine; default: as before.
+        on_progress: called after every step.
+
+    Raises:
+        CheckpointError: if there is no run to resume, or its data have changed.
+        DistillError, EmbedCacheError: as :func:`train`.
+    """
+    folder = Path(folder).expanduser()
+    before = read_interrupted(folder)
+    options = {"training.device": device, "training.threads": threads, "out": str(folder), "cache": cache}
+    model: type[RunConfig | FinetuneConfig] = RunConfig if before.kind == "run" else FinetuneConfig
+    config = load_config(model, folder / CONFIG, options=options)
+    with _open_task(config, on_progress, before) as task:
+        facts = {"identity": before.identity, "recipe": before.recipe}
+        return _train(task, folder, on_progress, facts, before)
+
+
+def run(
+    cache: str | Path,
+    student: str | Path = "layers:3",
+    loss: str | Mapping[str, Any] = "mse",
+    teacher: str | Sequence[str] | None = None,
+    corpus: str | None = None,
+    out: str | Path | None = None,
+    *,
+    on_progress: OnProgress | None = None,
+    **settings: Any,
+) -> Run:
+    """Train a student on the vectors of a cache.
+
+    Args:
+        cache: folder of the cache, or name or URL of a remote.
+        student: short name, hub id, folder, or form such as ``layers:3``.
+        loss: name of a loss, or its name and settings: ``{"name": "simtde", "alpha": 0.2}``.
+        teacher: teacher in the cache, or several; default: the only one.
+        corpus: corpus in the cache; default: the only one.
+        out: folder of the run; default: ``runs/CORPUS-STUDENT-LOSS``.
+        on_progress: called after every step.
+        settings: other settings of :class:`RunConfig`, by short name (``epochs=4``, ``lr=3e-4``) or group
+            (``optimizer={"eps": 1e-6}``).
+
+    Raises:
+        ConfigError: naming every key that is unknown or has an unusable value; else as :func:`train`.
+    """
+    named: dict[str, object] = {
+        "cache": cache,
+        "student": student,
+        "loss": loss,
+        "corpus": corpus,
+        "out": out,
+    }
+    named["teacher"] = teacher if teacher is None or isinstance(teacher, str) else list(teacher)
+    options = keyword_options(RunConfig, {**named, **settings})
+    return train(load_config(RunConfig, options=options), on_progress)
+
+
+def finetune(
+    start: str | Path,
+    *,
+    triples: str | Path | None = None,
+    sentences: str | Path | None = None,
+    labels: str | Path | None = None,
+    out: str | Path | None = None,
+    on_progress: OnProgress | None = None,
+    **settings: Any,
+) -> Run:
+    """Fine-tune a student, or any encoder, on texts; one of the three files is given.
+
+    Args:
+        start: a run's folder (its best student is meant), another folder, a hub id or an alias.
+        triples: file of anchors, positives and hard negatives, or of pairs.
+        sentences: file of texts, each its own positive under another dropout.
+        labels: file of labelled texts or pairs; makes a classifier.
+        out: folder of the run; default: ``runs/START-FILE-finetune``.
+        on_progress: called after every step.
+        settings: other settings of :class:`FinetuneConfig`, as for :func:`run`.
+
+    Raises:
+        ConfigError: naming every key that is unknown or has an unusable value; else as :func:`train`.
+    """
+    files = {"triples": triples, "sentences": sentences, "labels": labels}
+    options = keyword_options(FinetuneConfig, {"start": start, "out": out, **files, **settings})
+    return train(load_config(FinetuneConfig, options=options), on_progress)
+
+
+def _open_task(
+    config: RunConfig | FinetuneConfig, on_progress: OnProgress | None, before: RunRecord | None = None
+) -> AbstractContextManager[Task]:
+    if isinstance(config, RunConfig):
+        return open_distillation(config, on_progress, before)
+    return open_finetuning(config)
+
+
+def _train(
+    task: Task,
+    folder: Path,
+    on_progress: OnProgress | None,
+    facts: dict[str, Any],
+    before: RunRecord | None = None,
+) -> Run:
+    config = task.config.model_copy(update={"out": str(folder)})
+    check = task.admit()
+    accelerator = make_accelerator(config.training, config.tracking.log_with, folder / "tensorboard")
+    is_first = accelerator.is_main_process
+    on_progress = on_progress if is_first else None
+    work = task.prepare(accelerator, on_progress)
+    student, record = work.student, work.record.model_copy(update=facts)
+    if before is not None:
+        _refuse_other_data(before, record)
+    trainer = Trainer(
+        student.model,
+        student.kept,
+        work.objective,
+        work.source,
+        student.tokenizer,
+        student.selector,
+        config,
+        accelerator,
+        folder,
+        lambda: save_student(student.kept, folder, student.classifier),
+    )
+    # From here on files are written; everything that can be refused has been.
+    with _exclusive(folder, config.seed, accelerator):
+        checkpoint = None if before is None else _load_checkpoint(trainer, folder, accelerator)
+        if is_first and checkpoint is not None:
+            continue_folder(folder, config.to_yaml(), record, trainer.step)
+        elif is_first:
+            if before is not None and on_progress is not None:
+                on_progress(TrainProgress("anew", 0, trainer.total_steps))
+            begin_folder(folder, config.to_yaml(), record, task.held_out_texts())
+            task.save(folder)
+        resumed = trainer.step
+        result = _loop(trainer, folder, config, accelerator, on_progress, check)
+        record = record.model_copy(update={"result": result})
+        if is_first:
+            record = record.model_copy(update={"scores": best_scores(folder, result.best_step)})
+            write_card(folder / BEST, record, config.model_dump(mode="json"), student.dimension)
+            finish_folder(folder, record)
+    return Run(folder, config, record, resumed)
+
+
+def _loop(
+    trainer: Trainer,
+    folder: Path,
+    config: RunConfig | FinetuneConfig,
+    accelerator: Accelerator,
+    on_progress: OnProgress | None,
+    check: CheckRows | None,
+) -> TrainResult:
+    # The folder has to be there before anybody trains.
+    accelerator.wait_for_everyone()
+    place = folder if accelerator.is_main_process else None
+    with (
+        Tracker(place, accelerator, after=trainer.step) as tracker,
+        cpu_threads(config.training.threads),
+        advising(folder),
+    ):
+        return trainer.train(tracker, on_progress, check)
+
+
+@contextmanager
+def _exclusive(folder: Path, seed: int, accelerator: Accelerator) -> Iterator[None]:
+    """Keep others out of the folder, and the caller's random numbers as they are, inside the block."""
+    lock = locked(folder) if accelerator.is_main_process else nullcontext()
+    # Dropout draws other numbers in each process.
+    with lock, seeded(seed + accelerator.process_index, accelerator.device):
+        yield
+
+
+def _load_checkpoint(trainer: Trainer, folder: Path, accelerator: Accelerator) -> Checkpoint | None:
+    checkpoint = Checkpoint.load(folder)
+    # The first process may change the folder once all of them have read it.
+    accelerator.wait_for_everyone()
+    if checkpoint is not None:
+        trainer.resume(checkpoint)
+    return checkpoint
+
+
+def _refuse_other_data(before: RunRecord, now: RunRecord) -> None:
+    found = first_difference(before, now, _FIXED)
+    if found is not None:
+        key, was, is_now = found
+        raise CheckpointError(
+            f"cannot resume: the run's {key} was {was} and is {is_now} now; restore it, or start the run "
+            "again with --overwrite"
+        )
