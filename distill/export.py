@@ -1,26 +1,25 @@
-"""Turn a sentence-transformers model into an ONNX graph and prove that it gives the same vectors.
+"""Export of a sentence-transformers model to ONNX or OpenVINO, checked against the model's own vectors.
 
-The graph holds all from token ids to the final vector: transformer, pooling, Dense head, normalisation.
-:class:`~distill.onnx_encoder.OnnxEncoder` runs it without torch.
+The ONNX graph holds everything from token ids to the final vector: transformer, pooling, head, normalisation;
+:class:`~distill.onnx.OnnxEncoder` runs it without torch. With OpenVINO,
+``SentenceTransformer(folder, backend="openvino")`` runs the transformer there and the rest in torch.
 """
 
 from __future__ import annotations
 
-import logging
-import os
 import shutil
-import uuid
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from distill.check_texts import check_texts
 from distill.errors import ExportError, MissingExtraError
 from distill.layout import CONFIG, describe_unfinished
-from distill.onnx_check import check_texts, largest_difference, mean_cosine
-from distill.onnx_encoder import (
+from distill.onnx import (
     GRAPH,
     INT8_GRAPH,
     RECIPE,
@@ -30,37 +29,40 @@ from distill.onnx_encoder import (
     OnnxEncoder,
     first_line,
     import_onnxruntime,
-    root_cause,
+    quantise,
+    quiet_exporter,
+    without_traces,
 )
-from distill.onnx_int8 import quantise
-from distill.students.save import saving
-from embedcache.fsio import explain_os_error, fsync_directory, make_directory, write_bytes, write_json
+from distill.students.save import saving, share
+from embedcache.folders import folder_that_appears
+from embedcache.fsio import write_bytes, write_json
 
 if TYPE_CHECKING:
     from embedcache.teacher.load import Teacher
 
-__all__ = ["ExportResult", "OnnxEncoder", "export_onnx", "model_folder"]
-
+OPENVINO_GRAPH = Path("openvino") / "openvino_model.xml"
 DEFAULT_OPSET = 18
 DEFAULT_TOLERANCE = 1e-4
+# The names that optimum-intel uses, too.
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 # One protobuf message holds at most 2 GiB.
 _LARGEST_GRAPH = 2_000_000_000
+_EXAMPLE = ["A short example.", "Another one, which is a little longer."]
 
 
 @dataclass(frozen=True)
 class ExportResult:
-    """What an export wrote and how close it is to the torch model.
+    """Files of an export, and their distance from the torch model.
 
     Attributes:
         folder: the finished sentence-transformers folder.
-        model: the float32 graph.
+        model: the graph in float32.
         model_bytes: its size.
         max_difference: largest absolute difference of a vector component between graph and torch model.
-        model_int8: the quantised graph, where it was asked for.
+        model_int8: the quantised graph; None without ``int8``.
         model_int8_bytes: its size.
         mean_cosine_int8: mean cosine between its vectors and those of the torch model.
-        int8_setting: what it quantises, in words.
+        int8_setting: description of what is quantised.
     """
 
     folder: Path
@@ -84,8 +86,8 @@ def export_onnx(
 ) -> ExportResult:
     """Write ``model`` to ``out`` as a sentence-transformers folder with ``onnx/`` in it, and check it.
 
-    The folder appears at once, when every check has passed; the same model and the same library versions give
-    the same bytes.
+    The folder appears at once, after every check has passed; the same model and library versions give the
+    same bytes.
 
     Args:
         model: a run folder (its ``best/`` is taken) or a sentence-transformers folder.
@@ -103,26 +105,23 @@ def export_onnx(
     """
     import_onnxruntime()
     source, target = model_folder(model), Path(out).expanduser().resolve()
-    check_target(source, target, force, Path("onnx") / RECIPE)
+    _check_target(source, target, force, Path("onnx") / RECIPE)
     from distill.students.static import PaddedStatic, is_static
-    from embedcache.teacher.load import load_teacher, quiet_transformers
+    from embedcache.teacher.load import load_teacher
 
     teacher = load_teacher(source, name="export", device="cpu")
     static = is_static(teacher.model)
     if static:
-        # It leaves special tokens out; who reads nothing but the tokenizer's file has to leave them out too.
+        # Readers of the tokenizer's file alone must leave special tokens out, too.
         teacher.model[0].tokenizer.post_processor = None
     elif (first := type(teacher.model[0]).__name__) != "Transformer":
         raise ExportError(
             f"{source} starts with {first}; only Transformer and StaticEmbedding models can be exported"
         )
     teacher.model.float()
-    with new_folder(target) as folder:
-        # Saved before anything is encoded: the tokenizer file also carries the settings of its last call.
-        with saving(target), quiet_transformers():
-            teacher.model.save(str(folder), create_model_card=False)
-        if (source / "README.md").is_file():
-            shutil.copyfile(source / "README.md", folder / "README.md")
+    cosine: float | None = None
+    setting: str | None = None
+    with _new_export(teacher, source, target) as folder:
         (folder / "onnx").mkdir()
         traced: Any = PaddedStatic(teacher.model) if static else teacher.model
         recipe = _recipe(teacher, traced, folder)
@@ -133,34 +132,63 @@ def export_onnx(
         wanted = teacher.model.encode(
             texts, prompt=teacher.contract.prompt or None, batch_size=16, show_progress_bar=False
         )
-        difference = largest_difference(OnnxEncoder(folder), texts, wanted)
-        if not difference <= tolerance:
-            raise ExportError(
-                f"the exported graph of {source} differs from the model by {difference:.2g}, "
-                f"expected at most {tolerance:.2g}; nothing was written: try another --opset, or --tolerance"
-            )
-        cosine: float | None = None
-        setting: str | None = None
+        encoder = OnnxEncoder(folder)
+        # In batches, and some one text at a time; NaN if the graph gives NaN.
+        alone = range(0, len(texts), 16)
+        single = np.concatenate([encoder.encode([texts[i]]) for i in alone]) - wanted[alone]
+        batches = encoder.encode(texts, batch_size=16) - wanted
+        difference = float(np.max([np.abs(batches).max(), np.abs(single).max()]))
+        _check_difference(source, difference, tolerance)
         if int8:
-            path = folder / "onnx" / INT8_GRAPH
-            cosine, setting = quantise(
-                graph, path, lambda: mean_cosine(OnnxEncoder(folder, int8=True), texts, wanted)
-            )
-    written = target / "onnx" / INT8_GRAPH if int8 else None
+
+            def closeness() -> float:
+                found = OnnxEncoder(folder, int8=True).encode(texts, batch_size=16)
+                lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(wanted, axis=1)
+                return float(((found * wanted).sum(axis=1) / lengths).mean())
+
+            cosine, setting = quantise(graph, folder / "onnx" / INT8_GRAPH, closeness)
+    made, small = (target / "onnx" / name for name in (GRAPH, INT8_GRAPH))
+    size = small.stat().st_size if int8 else None
     return ExportResult(
-        folder=target,
-        model=target / "onnx" / GRAPH,
-        model_bytes=(target / "onnx" / GRAPH).stat().st_size,
-        max_difference=difference,
-        model_int8=written,
-        model_int8_bytes=written.stat().st_size if written else None,
-        mean_cosine_int8=cosine,
-        int8_setting=setting,
+        target, made, made.stat().st_size, difference, small if int8 else None, size, cosine, setting
     )
 
 
+def export_openvino(
+    model: str | Path, out: str | Path, *, tolerance: float = DEFAULT_TOLERANCE, force: bool = False
+) -> ExportResult:
+    """Write ``model`` to ``out`` as a sentence-transformers folder with ``openvino/`` in it, and check it.
+
+    Args:
+        model, out, tolerance, force: as :func:`export_onnx`.
+
+    Raises:
+        MissingExtraError: if the ``openvino`` extra is not installed.
+        TeacherError: if ``model`` cannot be loaded, or does not convert.
+        ExportError, StorageError: as :func:`export_onnx`.
+    """
+    from embedcache.teacher.load import load_teacher
+    from embedcache.teacher.openvino_model import has_openvino
+
+    if not has_openvino():
+        raise MissingExtraError("openvino is not installed; run: pip install 'embedcache[openvino]'")
+    source, target = model_folder(model), Path(out).expanduser().resolve()
+    _check_target(source, target, force, OPENVINO_GRAPH)
+    teacher = load_teacher(source, name="export", device="cpu")
+    encoder: Any = teacher.model.float()
+    first = encoder[0]
+    if type(first).__name__ != "Transformer" or first.module_output_name != "token_embeddings":
+        raise ExportError(f"{source}: only a Transformer that gives token embeddings can be exported")
+    with _new_export(teacher, source, target) as folder:
+        _write_openvino(encoder, folder / OPENVINO_GRAPH)
+        difference = _openvino_difference(encoder, folder / OPENVINO_GRAPH)
+        _check_difference(source, difference, tolerance)
+    size = (target / OPENVINO_GRAPH).with_suffix(".bin").stat().st_size
+    return ExportResult(target, target / OPENVINO_GRAPH, size, difference)
+
+
 def model_folder(model: str | Path) -> Path:
-    """Return the sentence-transformers folder that ``model`` means; for a run that is its ``best/``.
+    """Return the sentence-transformers folder of ``model``; of a run, its ``best/``.
 
     Raises:
         ExportError: if there is none.
@@ -177,8 +205,8 @@ def model_folder(model: str | Path) -> Path:
     )
 
 
-def check_target(source: Path, target: Path, force: bool, mark: Path) -> None:
-    """Refuse a target that holds something else than an earlier export, which has the file ``mark``."""
+def _check_target(source: Path, target: Path, force: bool, mark: Path) -> None:
+    """Raise :class:`ExportError` unless ``target`` is new, empty or, with ``force``, an earlier export."""
     if target == source or target in source.parents:
         raise ExportError(f"--out {target} is or contains the model itself; choose another folder")
     if target.exists() and not target.is_dir():
@@ -195,36 +223,33 @@ def check_target(source: Path, target: Path, force: bool, mark: Path) -> None:
         )
 
 
+def _check_difference(source: Path, difference: float, tolerance: float) -> None:
+    # NaN is not below the tolerance either.
+    if not difference <= tolerance:
+        raise ExportError(
+            f"the exported graph of {source} differs from the model by {difference:.2g}, expected at most "
+            f"{tolerance:.2g}; nothing was written: raise --tolerance, or try another --opset"
+        )
+
+
 @contextmanager
-def new_folder(target: Path) -> Iterator[Path]:
-    """Yield an empty folder beside ``target`` that becomes ``target`` when the block ends well."""
-    make_directory(target.parent)
-    building, replaced = (target.with_name(f".tmp-{uuid.uuid4().hex}-{target.name}") for _ in range(2))
-    try:
-        building.mkdir()
-        yield building
-        reference = building.stat().st_mode & 0o666
-        for path in building.rglob("*"):
-            if path.is_file():
-                # safetensors writes files that only their owner can read, which a server may not be.
-                path.chmod(reference)
-                with path.open("rb") as handle:
-                    os.fsync(handle.fileno())
-        if target.exists():
-            target.replace(replaced)
-        building.replace(target)
-        fsync_directory(target.parent)
-    except OSError as error:
-        raise explain_os_error(error, target) from error
-    finally:
-        if replaced.exists() and not target.exists():
-            replaced.replace(target)
-        shutil.rmtree(building, ignore_errors=True)
-        shutil.rmtree(replaced, ignore_errors=True)
+def _new_export(teacher: Teacher, source: Path, target: Path) -> Iterator[Path]:
+    """Yield a new folder with the model and its card that becomes ``target`` at the end."""
+    from embedcache.teacher.load import quiet_transformers
+
+    with folder_that_appears(target, overwrite=True) as folder:
+        # Before anything is encoded: the tokenizer's file carries the settings of its last call.
+        with saving(target), quiet_transformers():
+            teacher.model.save(str(folder), create_model_card=False)
+        if (source / "README.md").is_file():
+            shutil.copyfile(source / "README.md", folder / "README.md")
+        yield folder
+        for path in folder.rglob("*.safetensors"):
+            share(path)
 
 
 def _recipe(teacher: Teacher, model: Any, folder: Path) -> dict[str, object]:
-    """Return what, beside tokenizer and graph, is needed to encode a text."""
+    """Return the settings that encoding needs beside tokenizer and graph."""
     if not (folder / "tokenizer.json").is_file():
         raise ExportError(
             "the model's tokenizer has no tokenizer.json form, which serving without torch needs"
@@ -241,7 +266,7 @@ def _recipe(teacher: Teacher, model: Any, folder: Path) -> dict[str, object]:
         "dimension": teacher.dimension,
         "padding": {
             "direction": tokenizer.padding_side,
-            # Nothing of what stands there is read.
+            # Padding is masked.
             "pad_id": tokenizer.pad_token_id or 0,
             "pad_type_id": tokenizer.pad_token_type_id,
             "pad_token": tokenizer.pad_token or "",
@@ -251,7 +276,7 @@ def _recipe(teacher: Teacher, model: Any, folder: Path) -> dict[str, object]:
 
 
 def _trace(teacher: Teacher, model: Any, opset: int) -> Any:
-    """Return the teacher's ``model`` as an ``onnx.ModelProto`` that names no file of this machine."""
+    """Return ``model`` as an ``onnx.ModelProto`` without paths of this machine."""
     import torch
 
     size = sum(parameter.numel() * 4 for parameter in model.parameters())
@@ -259,7 +284,7 @@ def _trace(teacher: Teacher, model: Any, opset: int) -> Any:
         raise ExportError(
             f"the weights take {size / 1e9:.1f} GB, one ONNX file holds at most 2 GB; take a smaller model"
         )
-    example = model.preprocess(["A short example.", "Another one, which is a little longer."])
+    example = model.preprocess(_EXAMPLE)
     tensors = {name: value for name, value in example.items() if isinstance(value, torch.Tensor)}
     if unknown := sorted(set(tensors) - set(_INPUTS)):
         raise ExportError(f"the model takes the inputs {unknown}; only {', '.join(_INPUTS)} can be exported")
@@ -273,7 +298,7 @@ def _trace(teacher: Teacher, model: Any, opset: int) -> Any:
         def forward(self, *columns: torch.Tensor) -> tuple[torch.Tensor, ...]:
             features = self.model({**dict(zip(names, columns, strict=True)), "modality": "text"})
             vectors = features["sentence_embedding"][:, : teacher.dimension]
-            # A pooler inside the transformer leaves nothing but its output.
+            # A transformer with a pooler returns the pooler's output only.
             tokens = features.get("token_embeddings")
             return (vectors,) if tokens is None else (tokens, vectors)
 
@@ -283,7 +308,7 @@ def _trace(teacher: Teacher, model: Any, opset: int) -> Any:
         outputs = [TOKEN_OUTPUT, VECTOR_OUTPUT][-len(wrapped(*columns)) :]
     axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
     try:
-        with torch.inference_mode(), _quiet_exporter():
+        with torch.inference_mode(), quiet_exporter():
             program = torch.onnx.export(
                 wrapped,
                 columns,
@@ -297,45 +322,55 @@ def _trace(teacher: Teacher, model: Any, opset: int) -> Any:
     except ImportError as error:
         raise MissingExtraError(f"{first_line(error)}; run: pip install 'embedcache[onnx]'") from error
     except torch.onnx.OnnxExporterError as error:
-        raise ExportError(f"torch cannot export this model: {root_cause(error)}") from error
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        words = f"{type(cause).__name__}: {first_line(cause)}"
+        raise ExportError(f"torch cannot export this model: {words}") from error
     assert program is not None  # noqa: S101  # None is only returned by the exporter that dynamo=True replaces
-    return _without_traces(program.model_proto)
+    return without_traces(program.model_proto)
 
 
-@contextmanager
-def _quiet_exporter() -> Iterator[None]:
-    registry = logging.getLogger("torch.onnx._internal.exporter._registration")
-    level = registry.level
-    # Says that torchvision's operators are left out, which no text model has.
-    registry.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            # torch's own use of a class that torch itself deprecates.
-            warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
-            # The inputs share their axes, so each axis' name is needed only once.
-            warnings.filterwarnings("ignore", r"# The axis name: \w+ will not be used", UserWarning)
-            yield
-    finally:
-        registry.setLevel(level)
+def _write_openvino(encoder: Any, path: Path) -> None:
+    """Convert the transformer of a model and save it in float32."""
+    import openvino
+    import torch
+
+    from embedcache.teacher.openvino_model import convert
+
+    features = encoder.preprocess(_EXAMPLE)
+    example = {name: features[name] for name in _INPUTS if name in features}
+
+    class TokensToStates(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = encoder[0]
+
+        def forward(self, *columns: torch.Tensor) -> Any:
+            return self.first(dict(zip(example, columns, strict=True)))["token_embeddings"]
+
+    graph = convert(TokensToStates().eval(), example)
+    graph.outputs[0].get_tensor().set_names({TOKEN_OUTPUT})
+    path.parent.mkdir()
+    openvino.save_model(graph, path, compress_to_fp16=False)
 
 
-def _without_traces(proto: Any) -> Any:
-    """Remove the exporter's stack traces: they hold paths of this machine and change from one to the next."""
-    graph = proto.graph
-    for part in (
-        proto,
-        graph,
-        *graph.node,
-        *graph.value_info,
-        *graph.input,
-        *graph.output,
-        *graph.initializer,
-    ):
-        del part.metadata_props[:]
-        part.ClearField("doc_string")
-    # Initializers carry their own shape; a second statement of it turns wrong when one is transposed.
-    weights = {tensor.name for tensor in graph.initializer}
-    stated = [value for value in graph.value_info if value.name not in weights]
-    del graph.value_info[:]
-    graph.value_info.extend(stated)
-    return proto
+def _openvino_difference(encoder: Any, path: Path) -> float:
+    """Return the largest difference between components of the vectors of a graph and of torch."""
+    import openvino
+    import torch
+
+    compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    largest = 0.0
+    for text in check_texts(encoder.max_seq_length or 0):
+        features = encoder.preprocess([text])
+        states = compiled({name: features[name].numpy() for name in _INPUTS if name in features})[
+            TOKEN_OUTPUT
+        ]
+        found = {**features, "token_embeddings": torch.from_numpy(states)}
+        with torch.inference_mode():
+            for module in list(encoder)[1:]:
+                found = module(found)
+            difference = found["sentence_embedding"] - encoder(features)["sentence_embedding"]
+        largest = max(largest, float(difference.abs().max()))
+    return largest

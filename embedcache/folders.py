@@ -31,7 +31,7 @@ def folder_that_appears(target: Path, *, overwrite: bool) -> Iterator[Path]:
     try:
         folder.mkdir()
         yield folder
-        for path in folder.iterdir():
+        for path in (path for path in folder.rglob("*") if path.is_file()):
             with path.open("rb") as handle:
                 os.fsync(handle.fileno())
         fsync_directory(folder)

@@ -49,8 +49,7 @@ def export_command(
     """
     from rich.console import Console
 
-    from distill.export import DEFAULT_OPSET, export_onnx, model_folder
-    from distill.openvino_export import export_openvino
+    from distill.export import DEFAULT_OPSET, export_onnx, export_openvino, model_folder
     from distill.record import run_folder
 
     if out is None:

@@ -191,7 +191,7 @@ def _torch(job: Mapping[str, Any]) -> tuple[Call, int | None]:
 
 
 def _onnx(job: Mapping[str, Any]) -> tuple[Call, int | None]:
-    from distill.onnx_encoder import INT8_GRAPH, OnnxEncoder, import_onnxruntime
+    from distill.onnx import INT8_GRAPH, OnnxEncoder, import_onnxruntime
 
     import_onnxruntime()
     graph, before = Path(job["source"]), _kilobytes("VmRSS")

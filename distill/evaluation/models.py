@@ -382,7 +382,7 @@ def _open_onnx(graph: Path, device: str, compute_dtype: str) -> Model:
 
     @cache
     def encoder() -> Any:
-        from distill.onnx_encoder import OnnxEncoder
+        from distill.onnx import OnnxEncoder
 
         return OnnxEncoder(folder, int8=graph.name == _INT8_GRAPH)
 

@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distill import onnx_int8
+import distill.onnx
 from distill.errors import ExportError
-from distill.onnx_int8 import quantise
-from distill.onnx_roles import feed_forward
-from distill.onnx_tables import lookups, quantise_tables, scaled_columns
+from distill.onnx import feed_forward, lookups, quantise, quantise_tables, scaled_columns
 
 onnx = pytest.importorskip("onnx", reason="needs the [onnx] extra")
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs the [onnx] extra")
@@ -192,7 +190,7 @@ def test_without_a_feed_forward_part_there_is_nothing_else_to_try(tmp_path: Path
     measured = iter([0.8])
     with pytest.raises(ExportError, match=r"0\.8000"):
         quantise(encoder(WIDTH, activation="Identity"), tmp_path / "small.onnx", lambda: next(measured))
-    assert onnx_int8.INT8_FLOOR > 0.8
+    assert distill.onnx.INT8_FLOOR > 0.8
 
 
 def test_columns_are_rounded_by_their_own_scale() -> None:

@@ -10,9 +10,9 @@ import torch
 from sentence_transformers import SentenceTransformer
 from student_teachers import make_teacher
 
-from distill import openvino_export
+import distill.export
 from distill.errors import ExportError
-from distill.openvino_export import GRAPH, export_openvino
+from distill.export import OPENVINO_GRAPH, export_openvino
 from embedcache.testing import sentences
 
 openvino = pytest.importorskip("openvino")
@@ -27,7 +27,7 @@ def test_the_folder_holds_a_graph_that_gives_the_models_vectors(tmp_path: Path, 
     # These names are those that optimum-intel asks for.
     names = ("input_ids", "attention_mask", "token_type_ids")
     graph = openvino.Core().compile_model(
-        tmp_path / "out" / GRAPH, "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+        tmp_path / "out" / OPENVINO_GRAPH, "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
     )
     states = graph({name: features[name].numpy() for name in names})["last_hidden_state"]
     found = model[2](model[1]({**features, "token_embeddings": torch.from_numpy(states)}))
@@ -40,7 +40,7 @@ def test_what_cannot_be_exported_leaves_nothing(
     make_teacher("bert", tmp_path / "parts", None).save(str(tmp_path / "pooler"))
     with pytest.raises(ExportError, match="token embeddings"):
         export_openvino(tmp_path / "pooler", tmp_path / "out")
-    monkeypatch.setattr(openvino_export, "_largest_difference", lambda *_: float("nan"))
+    monkeypatch.setattr(distill.export, "_openvino_difference", lambda *_: float("nan"))
     with pytest.raises(ExportError, match="differs"):
         export_openvino(tiny_teacher, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -1,11 +1,6 @@
-"""How far an exported graph is from the model it came from, measured on sentences of every length."""
+"""Texts that exported models are checked on, from empty to longer than a model reads."""
 
 from __future__ import annotations
-
-import numpy as np
-from numpy.typing import NDArray
-
-from distill.onnx_encoder import OnnxEncoder
 
 _SENTENCES = (
     "Hello.",
@@ -40,23 +35,6 @@ def check_texts(max_length: int) -> list[str]:
     joined = [" ".join(_SENTENCES[i : i + 3]) for i in range(len(_SENTENCES))]
     lead = [sentence.split(", ")[0].rstrip(".?!").lower() for sentence in _SENTENCES]
     everything = " ".join(_SENTENCES)
-    # Twice as many words as tokens are read: certainly cut. Longer ones would only cost time.
+    # Twice as many words as the model reads tokens, so the text is certainly cut.
     words = everything.split() * (1 + 2 * min(max_length, 1024) // len(everything.split()))
     return ["", *_SENTENCES, *lead, *joined, everything, " ".join(words)]
-
-
-def largest_difference(encoder: OnnxEncoder, texts: list[str], wanted: NDArray[np.float32]) -> float:
-    """Return the largest absolute difference between the graph's vectors of ``texts`` and ``wanted``, (n, d).
-
-    Measured in batches and one text at a time; NaN where the graph gives NaN.
-    """
-    batches = np.abs(encoder.encode(texts, batch_size=16) - wanted).max()
-    single = [np.abs(encoder.encode([texts[i]])[0] - wanted[i]).max() for i in range(0, len(texts), 16)]
-    return float(np.max([batches, *single]))
-
-
-def mean_cosine(encoder: OnnxEncoder, texts: list[str], wanted: NDArray[np.float32]) -> float:
-    """Return the mean cosine between the graph's vectors of ``texts`` and the ``wanted`` ones, (n, d)."""
-    found = encoder.encode(texts, batch_size=16)
-    lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(wanted, axis=1)
-    return float(((found * wanted).sum(axis=1) / lengths).mean())
