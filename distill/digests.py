@@ -46,11 +46,6 @@ def data_files(data: Path | None) -> list[Path]:
     return sorted(path for path in found if path.is_file())
 
 
-def data_digest(data: Path | None, name: str = "") -> str:
-    """Return a digest of ``name`` and of the files that evaluation data consists of."""
-    return files_digest(data_files(data), name)
-
-
 def files_digest(files: Iterable[Path], name: str = "", known: dict[Path, str] | None = None) -> str:
     """Return a digest of ``name`` and of files, by their names and content.
 

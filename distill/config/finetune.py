@@ -7,7 +7,15 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from distill.config.base import Fraction, NotNegative, Positive, PositiveInt, Seed, StrictConfig, setting
-from distill.config.models import LoopConfig, OptimizerConfig, Pooling, SelectionConfig, TrackingConfig
+from distill.config.models import (
+    OVERWRITE,
+    SEED,
+    LoopConfig,
+    OptimizerConfig,
+    Pooling,
+    SelectionConfig,
+    TrackingConfig,
+)
 from distill.errors import ConfigError
 
 _EVALUATE_EVERY = 125
@@ -112,7 +120,7 @@ class FinetuneEvaluationConfig(SelectionConfig):
 
     @property
     def has_set(self) -> bool:
-        """Whether there is a development set."""
+        """True if there is a development set."""
         return self.data is not None or bool(self.rows)
 
 
@@ -174,16 +182,8 @@ class FinetuneConfig(StrictConfig):
         common=True,
         metavar="DIR",
     )
-    overwrite: bool = setting(
-        False, "replace a run that is in the folder", affects="place", option="--overwrite", common=True
-    )
-    seed: Seed = setting(
-        0,
-        "seed of row order, held-out rows, new weights and dropout",
-        affects="seed",
-        option="--seed",
-        common=True,
-    )
+    overwrite: bool = OVERWRITE
+    seed: Seed = SEED
     student: FinetuneStudentConfig = FinetuneStudentConfig()
     loss: ContrastiveConfig = ContrastiveConfig()
     optimizer: FinetuneOptimizerConfig = FinetuneOptimizerConfig()

@@ -248,6 +248,19 @@ class TrackingConfig(StrictConfig):
     )
 
 
+OVERWRITE: Any = setting(
+    False, "replace a run that is in the folder", affects="place", option="--overwrite", common=True
+)
+SEED: Any = setting(
+    0,
+    "seed of row order, held-out rows, new weights and dropout",
+    affects="seed",
+    option="--seed",
+    common=True,
+)
+"""Settings that every kind of training has."""
+
+
 class RunConfig(StrictConfig):
     """Configuration of a distillation run."""
 
@@ -295,16 +308,8 @@ class RunConfig(StrictConfig):
         common=True,
         metavar="DIR",
     )
-    overwrite: bool = setting(
-        False, "replace a run that is in the folder", affects="place", option="--overwrite", common=True
-    )
-    seed: Seed = setting(
-        0,
-        "seed of row order, held-out rows, new weights and dropout",
-        affects="seed",
-        option="--seed",
-        common=True,
-    )
+    overwrite: bool = OVERWRITE
+    seed: Seed = SEED
     student: StudentConfig = StudentConfig()
     loss: LossConfig = LossConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -337,7 +342,7 @@ class RunConfig(StrictConfig):
 
     @property
     def online(self) -> bool:
-        """Whether the teacher itself is run in training."""
+        """True if the teacher itself runs in training."""
         return isinstance(self.teacher, str) and self.teacher.partition(":")[0] == ONLINE
 
     @property

@@ -240,14 +240,6 @@ def label_numbers(labels: Sequence[object], names: Sequence[str], where: str) ->
     return np.array([places[str(label)] for label in labels], dtype=np.int64)
 
 
-def describe_counts(numbers: NDArray[np.int64], names: Sequence[str]) -> str:
-    """Return how many rows have each label, the commonest first: ``1: 37,569 (55.8 %), 0: ...``."""
-    counts = np.bincount(numbers, minlength=len(names))
-    order = np.argsort(-counts, kind="stable")
-    parts = [f"{names[i]}: {counts[i]:,} ({100 * counts[i] / max(1, len(numbers)):.1f} %)" for i in order]
-    return ", ".join(parts[:_LISTED]) + (f" and {len(parts) - _LISTED} more" if len(parts) > _LISTED else "")
-
-
 def _listed(names: Sequence[str]) -> str:
     rest = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return ", ".join(repr(name) for name in names[:_LISTED]) + rest

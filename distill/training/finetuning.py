@@ -29,14 +29,9 @@ from distill.data.triples import Triples, TripleSource, read_sentences, read_tri
 from distill.device import seeded
 from distill.errors import ConfigError
 from distill.evaluation.files import read_pairs
-from distill.layout import HELD_OUT, TARGETS, default_folder
+from distill.layout import BEST, HELD_OUT, TARGETS, default_folder, describe_missing, resume_command
 from distill.reaugkd.head import LabelHead
-from distill.record import (
-    CorpusRecord,
-    RunRecord,
-    seeds_of,
-    setting_of,
-)
+from distill.record import CorpusRecord, RunRecord, StartRecord, read_record, run_folder, seeds_of, setting_of
 from distill.students.build import open_student
 from distill.training.objectives import Contrast, CrossEntropy, InfoNCE
 from distill.training.optimizer import warmup_steps
@@ -48,7 +43,6 @@ from distill.training.selection import (
     refuse_test_file,
     refuse_test_rows,
 )
-from distill.training.start import Start, find_start
 from distill.training.student import StudentParts, make_parts, tokenizer_of
 from distill.training.task import Task, Work, describe_dev, prepared
 from distill.training.tracking import OnProgress
@@ -58,6 +52,56 @@ from embedcache.teacher.tokenize import FastTokenizer
 if TYPE_CHECKING:
     from accelerate import Accelerator
     from sentence_transformers import SentenceTransformer
+
+
+@dataclass(frozen=True)
+class Start:
+    """Model that is fine-tuned.
+
+    Attributes:
+        model: folder, hub id or alias.
+        run: the run it comes from; None where it comes from none.
+        record: that run's record; None without a run.
+    """
+
+    model: str
+    run: Path | None = None
+    record: RunRecord | None = None
+
+    def describe(self, spec: str, contract_id: str) -> StartRecord:
+        """Return its part of the record of the next run.
+
+        Args:
+            spec: how it was named.
+            contract_id: id of the contract of its vectors.
+        """
+        before = self.record
+        return StartRecord(
+            spec=spec,
+            run=None if self.run is None else str(self.run),
+            contract_id=contract_id,
+            setting=None if before is None else before.setting,
+            seeds=[] if before is None else before.seeds,
+        )
+
+
+def find_start(spec: str) -> Start:
+    """Return the model that ``spec`` names; of a run, its best student.
+
+    Raises:
+        ConfigError: if there is no such folder, or the run is damaged or not finished.
+    """
+    run = run_folder(spec)
+    if run is None:
+        if missing := describe_missing(spec):
+            raise ConfigError(f"{missing}", "start")
+        return Start(spec)
+    record = read_record(run)
+    if record is None:
+        raise ConfigError(f"the record of the run {run} is damaged; give a copy of {run / BEST}", "start")
+    if not record.is_finished:
+        raise ConfigError(f"the run {run} is not finished; resume it with '{resume_command(run)}'", "start")
+    return Start(str(run / BEST), run, record)
 
 
 @dataclass(frozen=True)

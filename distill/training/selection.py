@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from torch.nn import functional as F
 
-from distill.classification.score import accuracy, macro_f1
 from distill.data.dataset import DistillDataset
 from distill.data.triples import Triples
 from distill.errors import ConfigError
@@ -235,13 +234,15 @@ class ClassSelector:
 
     def score(self, encode: Encode) -> dict[str, float]:
         """Return accuracy and macro F1, 0 to 1."""
+        from sklearn.metrics import accuracy_score, f1_score
+
         logits = self.head.kept().logits(encode(self.texts))
         if not np.isfinite(logits).all():
             return {self.name: float("nan")}
         predicted = logits.argmax(axis=1)
         return {
-            self.name: accuracy(predicted, self.labels),
-            f"{self.rows}_f1": macro_f1(predicted, self.labels),
+            self.name: float(accuracy_score(self.labels, predicted)),
+            f"{self.rows}_f1": float(f1_score(self.labels, predicted, average="macro")),
         }
 
 

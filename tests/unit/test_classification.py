@@ -9,14 +9,11 @@ import numpy as np
 import pytest
 import torch
 from classification_helpers import write_rows
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-from distill.classification.score import accuracy, macro_f1, matthews
 from distill.data.collate import Batch
 from distill.data.labelled import (
     Columns,
     LabelledRows,
-    describe_counts,
     label_names,
     label_numbers,
     read_labelled,
@@ -148,34 +145,7 @@ def test_labels_get_their_numbers_and_strangers_are_named():
         label_numbers(["c", "a", "c"], ("a", "b"), "dev.tsv")
 
 
-def test_the_balance_of_labels_is_told():
-    assert describe_counts(np.array([0, 1, 1, 1]), ("no", "yes")) == "yes: 3 (75.0 %), no: 1 (25.0 %)"
-
-
 # --- scores ---
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_scores_are_those_of_scikit_learn(seed):
-    generator = np.random.default_rng(seed)
-    labels, predicted = generator.integers(0, 4, 60), generator.integers(0, 3, 60)
-    assert accuracy(predicted, labels) == pytest.approx(accuracy_score(labels, predicted))
-    wanted = f1_score(labels, predicted, average="macro", zero_division=0)
-    assert macro_f1(predicted, labels) == pytest.approx(wanted)
-    assert accuracy(predicted, labels) != pytest.approx(macro_f1(predicted, labels))
-    assert matthews(predicted, labels) == pytest.approx(matthews_corrcoef(labels, predicted))
-    two = labels % 2, (labels + generator.integers(0, 4, 60) // 3) % 2
-    assert matthews(two[1], two[0]) == pytest.approx(matthews_corrcoef(*two))
-    assert matthews(two[1], two[0]) > 0.2
-
-
-def test_matthews_correlation_of_one_label_alone_is_none():
-    labels = np.array([0, 1, 0, 2])
-    assert matthews(labels, labels) == pytest.approx(1)
-    assert matthews(np.array([1, 0]), np.array([0, 1])) == pytest.approx(-1)
-    assert matthews(np.full(4, 2), labels) == 0
-    assert matthews(labels, np.zeros(4, dtype=np.int64)) == 0
-    assert matthews(np.zeros(4, dtype=np.int64), np.zeros(4, dtype=np.int64)) == 0
 
 
 def test_the_selector_scores_the_classifier_as_it_is_now(tokenizer):

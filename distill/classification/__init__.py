@@ -1,1 +1,0 @@
-"""Encoders with a classifier on top: how they are taught, scored and distilled."""
