@@ -126,18 +126,18 @@ def update_card(run: Path) -> str | None:
 
 
 def _introduction(record: RunRecord, dimension: int) -> str:
-    told = (
+    text = (
         "This [sentence-transformers](https://www.sbert.net) model maps a text to a vector of "
         f"{dimension} numbers."
     )
     if record.labels:
-        told += " The classifier beside it (`classifier.json`) maps such a vector to a logit for each label."
+        text += " The classifier beside it (`classifier.json`) maps such a vector to a logit for each label."
     if not record.teachers:
-        return f"{told} It was trained without a teacher."
-    told += " It was trained on vectors that its teacher, named by the contract below, computed once"
+        return f"{text} It was trained without a teacher."
+    text += " It was trained on vectors that its teacher, named by the contract below, computed once"
     if record.stage1 is not None:
-        return f"{told}; after that it was fine-tuned on texts."
-    return f"{told}." + (" Its vectors are close to the teacher's." if record.in_target_space else "")
+        return f"{text}; after that it was fine-tuned on texts."
+    return f"{text}." + (" Its vectors are close to the teacher's." if record.in_target_space else "")
 
 
 def _training(record: RunRecord, settings: Mapping[str, object]) -> dict[str, object]:

@@ -52,7 +52,7 @@ def make_accelerator(
         logs: folder of trackers that write files.
 
     Raises:
-        ConfigError: if the device is not there or cannot compute in the precision.
+        ConfigError: if the device is missing or cannot compute in the precision.
     """
     from accelerate import Accelerator, DistributedDataParallelKwargs
     from accelerate.state import AcceleratorState

@@ -9,8 +9,8 @@ from pathlib import Path
 from distill.layout import BEST, KNOWLEDGE_BASE
 from embedcache.fsio import sha256_file
 
-ABSENT = "is not there"
-"""Stands for the digest of what is not there."""
+ABSENT = "missing"
+"""Digest of a missing folder."""
 
 
 def folder_digest(folder: Path) -> str:

@@ -70,7 +70,7 @@ class TrainingError(DistillError, ArithmeticError):
 
 
 class CheckpointError(DistillError, ValueError):
-    """A run that cannot be gone on with: no checkpoint, a damaged one, or one of another run."""
+    """A run that cannot be resumed: no checkpoint, a damaged one, or one of another run."""
 
 
 class FetchError(DistillError, RuntimeError):

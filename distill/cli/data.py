@@ -86,12 +86,12 @@ def fetch_command(
             on_step=on_step,
         )
     for one in results:
-        told = f": {one.problem}" if one.problem else ""
+        detail = f": {one.problem}" if one.problem else ""
         if one.record:
             check = "digest known beforehand" if one.record["pinned"] else "trusted on first use"
             left_out = f", {one.record['left_out']:,} left out" if one.record["left_out"] else ""
-            told = f", {one.record['rows']:,} rows{left_out}; sha256 {one.record['sha256']}, {check}"
-        click.echo(f"{one.file}: {one.state}{told}")
+            detail = f", {one.record['rows']:,} rows{left_out}; sha256 {one.record['sha256']}, {check}"
+        click.echo(f"{one.file}: {one.state}{detail}")
     if failed := sum(one.state == "failed" for one in results):
         raise FetchError(
             f"{failed} of {len(results)} files could not be fetched; run it again. Without a network, "
@@ -119,7 +119,7 @@ def pairs_command(data: Path, folder: Path) -> None:
         left_out = [
             f"{count:,} {what}" for what, count in counts.items() if what not in ("queries", "entities")
         ]
-        told = f"; left out: {', '.join(left_out)}" if left_out else ""
-        click.echo(f"{name}: {counts['queries']:,} queries, {counts['entities']:,} entities{told}")
+        detail = f"; left out: {', '.join(left_out)}" if left_out else ""
+        click.echo(f"{name}: {counts['queries']:,} queries, {counts['entities']:,} entities{detail}")
     click.echo(f"{folder / PAIRS}: {len(found.pairs):,} pairs")
     click.echo(f"{folder / TEXTS}: {len(found.texts):,} texts")

@@ -255,7 +255,7 @@ class FinetuneConfig(StrictConfig):
         if given is None and self.labels is None:
             count = min(1000, rows // 50)
             no_use = self.sentences is not None or evaluation.has_set
-            # Of fewer nothing could be told.
+            # A score of fewer rows is noise.
             return 0 if no_use or count < _FEWEST_HELD_OUT else count
         if given is None:
             given = 0.0 if evaluation.has_set else _LABELLED_SHARE

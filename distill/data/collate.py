@@ -15,7 +15,7 @@ from distill.data.tokens import TokenArrays
 
 @dataclass(frozen=True)
 class Batch:
-    """What one process encodes in one step: B rows, V texts of each.
+    """Texts that a process encodes in one step: B rows, V texts of each.
 
     Attributes:
         input_ids: int64, shape (V * B, longest); the first text of every row, then the second of every row.
@@ -27,7 +27,7 @@ class Batch:
         offset: where in ``rows`` the first of the B rows stands.
         counted: how many of the B rows count: B, or 0 where a step has fewer rows than there are processes
             and this one takes part with a row of another.
-        tokens: real tokens of the first texts of all ``rows``; 0 where nobody has counted them.
+        tokens: real tokens of the first texts of all ``rows``; 0 if not counted.
         token_types: int64, shape (V * B, longest); 1 on the second texts of pairs; None where no text is a
             pair, or the student does not look at it.
     """

@@ -31,7 +31,7 @@ _METADATA_KEY = "targets"
 
 @dataclass(frozen=True, eq=False)
 class Combination:
-    """How vectors of one or several teachers become targets of length one.
+    """Map from the vectors of one or several teachers to targets of length one.
 
     Attributes:
         names: the teachers' names, in the order of their vectors.

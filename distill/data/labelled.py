@@ -29,7 +29,7 @@ FEWEST_SCORED = 10
 
 @dataclass(frozen=True)
 class Columns:
-    """Where in a file the texts and the labels stand.
+    """Columns of a file that hold the texts and the labels.
 
     Attributes:
         text: column of the text; None: the one that is plainly it.
@@ -124,7 +124,7 @@ def read_labelled(
             prefix of the columns.
 
     Raises:
-        InputError: if the file or a column is not there or cannot be read, or a condition has another form.
+        InputError: if the file or a column is missing or cannot be read, or a condition has another form.
         DataError: if no row is left.
     """
     sources = expand_sources([str(path)])
@@ -198,7 +198,7 @@ def label_names(labels: Sequence[object]) -> tuple[str, ...]:
     """Return the names of all labels that occur: by size where all of them are numbers, else by name.
 
     Raises:
-        DataError: if there are fewer than two, or nearly every row has one of its own.
+        DataError: if there are fewer than two, or nearly every row has a different one.
     """
     names = {str(label) for label in labels}
     if len(names) < 2:

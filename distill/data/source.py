@@ -1,4 +1,4 @@
-"""Where batches come from: rows with the texts a student encodes, and the targets of a teacher."""
+"""Sources of batches: rows with the texts a student encodes, and the targets of a teacher."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from distill.data.tokens import RowLengths, TokenArrays
 
 @dataclass(frozen=True)
 class Share:
-    """Which part of every step this process encodes.
+    """Part of every step that this process encodes.
 
     Attributes:
         process: the number of this process.

@@ -82,7 +82,7 @@ class Triples:
         return replace(self, columns=tuple([column[row] for row in rows] for column in self.columns))
 
     def split(self, anchors: int, seed: int) -> tuple[Triples, Triples]:
-        """Return what is left, and the rows of so many anchors drawn at random.
+        """Return the remaining rows, and the rows of anchors drawn at random.
 
         Rows of one anchor stay together: else the held-out ones would not be new to the student.
         """
@@ -124,8 +124,8 @@ def read_triples(
         limit: stop after so many kept rows.
 
     Raises:
-        InputError: if the file or a column is not there, or cannot be read.
-        DataError: if the columns cannot be told, or fewer than two rows are left.
+        InputError: if the file or a column is missing or cannot be read.
+        DataError: if the columns are ambiguous, or fewer than two rows are left.
     """
     source = _one_source(path)
     kind = format_of(source, format)

@@ -1,4 +1,4 @@
-"""What entity resolution is learnt from: the sets of the ``entities`` suite without their test queries.
+"""Training data of entity resolution: the sets of the ``entities`` suite without their test queries.
 
 The catalogue is known beforehand, so all its entities may be learnt from; of the queries only those that the
 suite does not ask.
@@ -64,7 +64,7 @@ def read_entity_pairs(folder: str | Path) -> EntityPairs:
 
 
 def write_entity_pairs(found: EntityPairs, folder: str | Path) -> None:
-    """Write ``pairs.tsv`` (``anchor, positive``) and ``texts.tsv`` (``text``), replacing what is there."""
+    """Write ``pairs.tsv`` (``anchor, positive``) and ``texts.tsv`` (``text``), replacing earlier files."""
     folder = make_directory(Path(folder))
     lines = ["anchor\tpositive", *("\t".join(pair) for pair in found.pairs)]
     for name, rows in ((PAIRS, lines), (TEXTS, ["text", *found.texts])):

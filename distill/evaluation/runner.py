@@ -167,7 +167,7 @@ def _name_apart(models: Sequence[Model]) -> None:
 
 
 def _expand(spec: Spec) -> Iterable[Spec]:
-    """Return the runs below a folder that is no model itself."""
+    """Return the runs below a folder that holds no model."""
     if isinstance(spec, Model) or str(spec).startswith(CACHE_PREFIX) or run_folder(spec) is not None:
         return [spec]
     folder = Path(spec).expanduser()

@@ -105,7 +105,7 @@ class Session:
         return self._items[suite]
 
     def score_teacher(self) -> None:
-        """Score the teacher; one that nobody asked for and that cannot be used costs a note."""
+        """Score the teacher; one that was not asked for and cannot be used becomes a note."""
         if self.teacher is None:
             return
         for name in list(self.jobs):
