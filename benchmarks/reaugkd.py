@@ -93,7 +93,7 @@ def teach(task: Task, model: Path | str, out: Path, length: Sequence[object], lr
     if not (out / "best" / "classifier.json").exists():
         rows = ["--rows", "split=train", "--dev-rows", "split=held", "--label", "label", *task.columns]
         more = ["--lr", lr, "--seed", seed, "--out", out, "--overwrite", *task.compute]
-        command("distill", "teach", model, "--train", task.data, *rows, *length, *more)
+        command("distill", "finetune", model, "--labels", task.data, *rows, *length, *more)
     return out / "best"
 
 
