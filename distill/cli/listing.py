@@ -70,12 +70,12 @@ def _losses() -> Table:
     rows, facts = [], {}
     for name in loss_names():
         loss = get_loss(name)
-        settings = loss.describe_settings()
+        defaults, helps = loss.defaults, loss.help
         queue = {None: [], True: ["the queue starts full"], False: ["the queue starts empty"]}[
             loss.full_queue
         ]
         more = [f"targets: {loss.targets}", *queue]
-        more += [f"loss.{one.name}={one.default}: {one.text}" for one in settings]
+        more += [f"loss.{key}={defaults[key]}: {text}" for key, text in helps.items()]
         rows.append((name, str(loss.views), "\n".join([loss.summary, *(f"  {line}" for line in more)])))
         facts[name] = {
             "summary": loss.summary,
@@ -85,7 +85,7 @@ def _losses() -> Table:
             "full_queue": loss.full_queue,
             "lr": loss.lr,
             "batch_size": loss.batch_size,
-            "settings": {one.name: {"default": one.default, "help": one.text} for one in settings},
+            "settings": {key: {"default": defaults[key], "help": text} for key, text in helps.items()},
         }
     return ("loss", "views", "comparison, targets and settings (--set)"), rows, facts
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from torch import Tensor, nn
 
 from distill.losses.queue import TeacherQueue
+
+PartT = TypeVar("PartT")
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,17 @@ class LossBatch:
         return cls(students, targets, targets)
 
 
+def required(part: PartT | None) -> PartT:
+    """Return a part of a batch that a loss reads inside the models.
+
+    Raises:
+        ValueError: if the batch does not have it.
+    """
+    if part is None:
+        raise ValueError("the loss looks inside the models, and the batch holds nothing of it")
+    return part
+
+
 def mean_over_tokens(errors: Tensor, rows: Tensor, batch: LossBatch, total: int) -> Tensor:
     """Share out errors of tokens over the rows they stand in.
 
@@ -130,7 +143,7 @@ class DistillLoss(nn.Module, ABC):
         """Return the loss of each row, float32, shape (B,); what is minimised is their mean."""
 
     def begin_step(self, targets: Tensor, rows: Tensor) -> None:
-        """Learn of the batch that is about to be trained on; called once a step.
+        """Called once before each step with the batch's targets.
 
         Args:
             targets: float32, shape (G, d); the targets of the whole step.
@@ -138,7 +151,9 @@ class DistillLoss(nn.Module, ABC):
         """
 
     def end_step(self, targets: Tensor, rows: Tensor) -> None:
-        """Learn of the batch that was just trained on; called once a step, after the optimiser."""
+        """Put the batch's targets into the queue, if any; called once a step, after the optimiser."""
+        if self.queue is not None:
+            self.queue.push(targets, rows)
 
     def metrics(self) -> dict[str, float]:
         """Return numbers worth logging beside the loss."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from distill.config.base import Fraction, NotNegative, Positive
-from distill.losses.base import ClassPairs, DistillLoss, LossBatch
+from distill.losses.base import DistillLoss, LossBatch, required
 from distill.losses.registry import register_loss
 from distill.losses.relational import Angle, Distance, RKDLoss
 
@@ -140,17 +140,10 @@ def _log_similarities(vectors: Tensor, others: Tensor, tau: float) -> Tensor:
 
 def _label_loss(batch: LossBatch, tau: float, soft: float) -> Tensor:
     """Return what soft labels at a temperature and the corpus's labels make of each row, shape (B,)."""
-    pairs = _required(batch)
+    pairs = required(batch.classes)
     wanted = F.softmax(pairs.targets / tau, dim=1)
     loss = soft * tau**2 * F.cross_entropy(pairs.students / tau, wanted, reduction="none")
     if soft < 1:
-        if pairs.labels is None:
-            raise ValueError("the loss looks at the corpus's labels, and the batch holds none")
-        loss = loss + (1 - soft) * F.cross_entropy(pairs.students, pairs.labels, reduction="none")
+        hard = F.cross_entropy(pairs.students, required(pairs.labels), reduction="none")
+        loss = loss + (1 - soft) * hard
     return loss
-
-
-def _required(batch: LossBatch) -> ClassPairs:
-    if batch.classes is None:
-        raise ValueError("the loss looks inside the models, and the batch holds no logits of classifiers")
-    return batch.classes

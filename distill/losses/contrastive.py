@@ -1,4 +1,4 @@
-"""Contrastive losses: each student vector is to find its own teacher vector among others."""
+"""Contrastive losses: a vector is to find its own teacher vector, or those of its label, among others."""
 
 from __future__ import annotations
 
@@ -59,10 +59,6 @@ class CKDLoss(DistillLoss):
         log_sums, _ = log_sum_exp(queries, [F.normalize(batch.others, dim=-1), self.queue.content()])
         return log_sums - own
 
-    def end_step(self, targets: Tensor, rows: Tensor) -> None:
-        """Put the teacher's vectors (G, d) of the step into the queue."""
-        self.queue.push(targets, rows)
-
     def metrics(self) -> dict[str, float]:
         """Return the temperature."""
         return {"tau": math.exp(-float(self.logit_scale.detach()))}
@@ -109,6 +105,34 @@ class DisCoCKDLoss(DistillLoss):
         # The log of 1 + e^x, where x compares the queue with the own teacher vector.
         return F.softplus(log_sums - own)
 
-    def end_step(self, targets: Tensor, rows: Tensor) -> None:
-        """Put the teacher's vectors (G, d) of the step into the queue."""
-        self.queue.push(targets, rows)
+
+def supervised_contrastive(vectors: Tensor, labels: Tensor, tau: float) -> Tensor:
+    r"""Return the loss of every row that has another of its label beside it.
+
+    .. math:: \frac{-1}{|P(i)|}\sum_{p \in P(i)}
+              \log\frac{e^{z_i z_p/\tau}}{\sum_{a \ne i} e^{z_i z_a/\tau}}
+
+    with the other rows :math:`P(i)` of i's label, and rows scaled to length one. The mean over them stands
+    outside the logarithm, and i is not compared with itself.
+
+    Source: Khosla et al., 2020, Eq. 2 (:math:`L_{out}`), which ReAugKD names for its projection; its own
+    Eq. 4 leaves the mean out and has the row itself among the others, and is not followed in that.
+
+    Args:
+        vectors: float32, shape (N, d), of any length; gradients flow to them.
+        labels: int64, shape (N,).
+        tau: the temperature.
+
+    Returns:
+        float32, shape (A,); the rows of the A that have a partner, in their order. The other N - A rows have
+        no loss, and are among those that the A are pushed from.
+    """
+    unit = F.normalize(vectors, dim=-1)
+    itself = torch.eye(len(unit), dtype=torch.bool, device=unit.device)
+    similarities = unit @ unit.T / tau
+    alike = (labels[:, None] == labels) & ~itself
+    partners = alike.sum(dim=1)
+    log_sums = similarities.masked_fill(itself, -torch.inf).logsumexp(dim=1)
+    to_partners = (similarities * alike).sum(dim=1)
+    anchors = partners > 0
+    return log_sums[anchors] - to_partners[anchors] / partners[anchors]

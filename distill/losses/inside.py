@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
 from distill.config.base import Fraction, NotNegative
-from distill.losses.base import DistillLoss, HiddenPairs, LossBatch, TokenPairs, mean_over_tokens
+from distill.losses.base import (
+    DistillLoss,
+    HiddenPairs,
+    LossBatch,
+    TokenPairs,
+    mean_over_tokens,
+    required,
+)
 from distill.losses.registry import register_loss
 
 Scale = Annotated[
     Literal["paper", "relative"], "errors as they are, or relative to their targets' mean square"
 ]
 Hidden = Annotated[NotNegative, "weight of the layers (--teacher online)"]
-
-PairsT = TypeVar("PairsT", TokenPairs, HiddenPairs, Tensor)
 
 
 @register_loss(
@@ -63,11 +68,11 @@ class SimTDELoss(DistillLoss):
         """Return the loss of each row, shape (B,)."""
         loss = (1 - self.alpha) * _sentence_error(batch, self.scale)
         if self.alpha:
-            pairs = _required(batch.tokens)
+            pairs = required(batch.tokens)
             tokens = _token_error(batch, pairs)
             loss = loss + self.alpha * (tokens / pairs.mean_square if self.scale == "relative" else tokens)
         if self.hidden:
-            layers = _required(batch.hidden)
+            layers = required(batch.hidden)
             loss = loss + self.hidden * _hidden_error(batch, layers, layers.students, self.scale)
         return loss
 
@@ -133,7 +138,7 @@ class LMXKDLoss(DistillLoss):
         """Return the loss of each row, shape (B,)."""
         loss = _sentence_error(batch, self.scale)
         if self.hidden:
-            pairs = _required(batch.hidden)
+            pairs = required(batch.hidden)
             mapped = tuple(
                 matrix(states) for matrix, states in zip(self.matrices, pairs.students, strict=True)
             )
@@ -166,12 +171,6 @@ def _hidden_error(batch: LossBatch, pairs: HiddenPairs, students: Sequence[Tenso
         [(own - target).square().mean(dim=-1) for own, target in zip(students, pairs.targets, strict=True)]
     )
     if scale == "relative":
-        errors = errors / _required(pairs.mean_squares)[:, None, None]
+        errors = errors / required(pairs.mean_squares)[:, None, None]
     rows, _ = torch.nonzero(pairs.mask, as_tuple=True)
     return mean_over_tokens(errors.mean(dim=0)[pairs.mask], rows, batch, pairs.total)
-
-
-def _required(pairs: PairsT | None) -> PairsT:
-    if pairs is None:
-        raise ValueError("the loss looks inside the models, and the batch holds nothing of it")
-    return pairs

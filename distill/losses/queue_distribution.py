@@ -64,7 +64,7 @@ class SEEDLoss(DistillLoss):
     def end_step(self, targets: Tensor, rows: Tensor) -> None:
         """Put the teacher's vectors (G, d) of the step into the queue, where the code does it."""
         if self.variant == "code":
-            self.queue.push(targets, rows)
+            super().end_step(targets, rows)
 
     def forward(self, batch: LossBatch) -> Tensor:
         """Return the loss of each row, shape (B,)."""

@@ -12,7 +12,7 @@ import importlib
 import inspect
 import pkgutil
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeVar
@@ -29,15 +29,6 @@ Inside = Literal["tokens", "layers", "classes"]
 LossT = TypeVar("LossT", bound=type[DistillLoss])
 
 _LOSSES: dict[str, Loss] = {}
-
-
-@dataclass(frozen=True)
-class SettingFacts:
-    """Default and help of a setting; a default of None is explained by the help."""
-
-    name: str
-    default: Any
-    text: str
 
 
 @dataclass(frozen=True)
@@ -87,12 +78,13 @@ class Loss:
             for name, field in self.schema.model_fields.items()
         }
 
-    def describe_settings(self) -> list[SettingFacts]:
-        """Return the settings with their defaults and help."""
-        return [
-            SettingFacts(name, self.defaults[name], field.description or _text(field.metadata))
+    @property
+    def help(self) -> dict[str, str]:
+        """Settings with their help, the text in ``Annotated[float, "help"]``."""
+        return {
+            name: next((one for one in field.metadata if isinstance(one, str)), "")
             for name, field in self.schema.model_fields.items()
-        ]
+        }
 
     def settings(self, given: Mapping[str, Any], rows: int) -> dict[str, Any]:
         """Return ``given`` checked, with defaults filled in; settings without a value are left out.
@@ -152,10 +144,10 @@ class Loss:
 
         Args:
             settings: checked settings.
-            rows: training rows, those that a queue takes out of the training among them.
+            rows: training rows, including those that a queue takes out of the training.
 
         Raises:
-            DataError: if it is.
+            DataError: if the queue is too long.
         """
         count, apart = int(settings.get("queue", 0)), self.rows_apart(settings)
         most = max(rows - bool(apart), 0)
@@ -179,23 +171,13 @@ class Loss:
         return ConfigError(f"{message} (found {problem['input']!r})", f"loss.{path}")
 
 
-def register_loss(
-    name: str,
-    *,
-    summary: str,
-    views: int = 1,
-    targets: Targets = "unit vectors",
-    inside: Inside | None = None,
-    full_queue: bool | None = None,
-    lr: float = 7e-4,
-    batch_size: int = 128,
-) -> Callable[[LossT], LossT]:
-    """Register a class as the loss ``name``; for the arguments see :class:`Loss`."""
+def register_loss(name: str, *, summary: str, **facts: Any) -> Callable[[LossT], LossT]:
+    """Register a class as the loss ``name``; ``facts`` are further attributes of :class:`Loss`."""
 
     def register(cls: LossT) -> LossT:
         if name in _LOSSES and _LOSSES[name].make_from is not cls:
             raise ConfigError(f"there is a loss {name!r} already; register {cls.__name__} under another name")
-        _LOSSES[name] = Loss(name, cls, summary, views, targets, inside, full_queue, lr, batch_size)
+        _LOSSES[name] = Loss(name, cls, summary, **facts)
         return cls
 
     return register
@@ -203,7 +185,9 @@ def register_loss(
 
 def loss_names() -> list[str]:
     """Return the names of all losses, in the order of their modules."""
-    _load_all()
+    package = importlib.import_module("distill.losses")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
     return list(_LOSSES)
 
 
@@ -222,18 +206,7 @@ def get_loss(name: str) -> Loss:
         return registered or Loss(name, cls, (inspect.getdoc(cls) or name).partition("\n")[0])
     names = loss_names()
     if name not in names:
-        close: Sequence[str] = difflib.get_close_matches(name, names, n=1)
+        close = difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean {close[0]}? " if close else ""
         raise ConfigError(f"no loss {name!r}; {hint}'distill list losses' lists them", "loss.name")
     return _LOSSES[name]
-
-
-def _text(metadata: Sequence[object]) -> str:
-    """Return the help in ``Annotated[float, "help"]``."""
-    return next((one for one in metadata if isinstance(one, str)), "")
-
-
-def _load_all() -> None:
-    package = importlib.import_module("distill.losses")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from distill.data.sampler import permutation
 from distill.device import cpu_threads
 from distill.errors import ConfigError, DataError, TrainingError
-from distill.losses.supervised_contrastive import supervised_contrastive
+from distill.losses.contrastive import supervised_contrastive
 from distill.reaugkd.soft_labels import locate_vectors
 from embedcache.cache import Cache
 from embedcache.codecs import Vectors
