@@ -31,11 +31,11 @@ LEAVE_OUT = "Pull without it (skip_manifests), or take it back with 'embedcache 
 """Remedies for a push that is refused."""
 
 SHARED = (
-    Kind.CODEBOOK,
     Kind.PROJECTION,
-    Kind.TABLE,
     Kind.CONTRACT,
     Kind.NAME,
+    Kind.CODEBOOK,
+    Kind.TABLE,
     Kind.SHARD,
     Kind.PART,
     Kind.CORPUS,

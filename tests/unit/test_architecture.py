@@ -56,66 +56,84 @@ MODULES = {module_name(path, root): path for root in ROOTS.values() for path in 
 
 
 class Imports(ast.NodeVisitor):
-    """Imports of a module, inside functions too; those for type checkers on request."""
+    """Imports of a module, inside functions too.
 
-    def __init__(self, typing: bool) -> None:
+    Attributes:
+        found: what it imports when it runs.
+        with_types: that, and what it imports for type checkers.
+    """
+
+    def __init__(self, path: Path) -> None:
         self.found: set[str] = set()
-        self.typing = typing
+        self.with_types: set[str] = set()
+        self._for_types = False
+        self.visit(ast.parse(path.read_text(encoding="utf-8")))
 
     def visit_If(self, node: ast.If) -> None:
-        if not self.typing and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            for other in node.orelse:
-                self.visit(other)
-        else:
-            self.generic_visit(node)
+        self._for_types = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for one in node.body:
+            self.visit(one)
+        self._for_types = False
+        for one in node.orelse:
+            self.visit(one)
 
     def visit_Import(self, node: ast.Import) -> None:
-        self.found |= {alias.name for alias in node.names}
+        self._add(*(alias.name for alias in node.names))
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         assert node.level == 0, "relative import"
         for alias in node.names:
             whole = f"{node.module}.{alias.name}"
-            self.found.add(whole if whole in MODULES else str(node.module))
+            self._add(whole if whole in MODULES else str(node.module))
+
+    def _add(self, *names: str) -> None:
+        self.with_types.update(names)
+        if not self._for_types:
+            self.found.update(names)
 
 
-def imports_of(path: Path, *, typing: bool = False) -> set[str]:
-    visitor = Imports(typing)
-    visitor.visit(ast.parse(path.read_text(encoding="utf-8")))
-    return visitor.found
+@pytest.fixture(scope="module")
+def read() -> dict[str, Imports]:
+    """Return the imports of every module, by its name."""
+    return {name: Imports(path) for name, path in MODULES.items()}
 
 
-IMPORTS = {name: imports_of(path) for name, path in MODULES.items()}
-WITH_TYPES = {name: imports_of(path, typing=True) for name, path in MODULES.items()}
+Graph = dict[str, set[str]]
 
 
-def test_the_modules_are_read() -> None:
+@pytest.fixture(scope="module")
+def imports(read: dict[str, Imports]) -> Graph:
+    """Return what every module imports when it runs."""
+    return {name: one.found for name, one in read.items()}
+
+
+def test_the_modules_are_read(imports: Graph) -> None:
     # Otherwise everything below holds of nothing.
     assert {"embedcache.building.build", "embedcache.store.store", "distill.training.trainer"} <= set(MODULES)
-    assert "embedcache.store" in IMPORTS["embedcache.cache"]
-    assert "embedcache.building.build" in IMPORTS["embedcache.cli.build"]
-    assert "embedcache.building.build" not in IMPORTS["embedcache.cache"]
+    assert "embedcache.store" in imports["embedcache.cache"]
+    assert "embedcache.building.build" in imports["embedcache.cli.build"]
+    assert "embedcache.building.build" not in imports["embedcache.cache"]
 
 
-def test_embedcache_never_imports_distill() -> None:
+def test_embedcache_never_imports_distill(imports: Graph) -> None:
     guilty = {
         name
-        for name, imported in IMPORTS.items()
+        for name, imported in imports.items()
         if name.startswith("embedcache") and any(one.split(".")[0] == "distill" for one in imported)
     }
     assert guilty == set()
 
 
-def test_only_command_lines_know_click() -> None:
+def test_only_command_lines_know_click(imports: Graph) -> None:
     guilty = {
         name
-        for name, imported in IMPORTS.items()
+        for name, imported in imports.items()
         if "cli" not in name.split(".") and any(one.split(".")[0] == "click" for one in imported)
     }
     assert guilty == set()
 
 
-def cycles(graph: dict[str, set[str]]) -> Iterator[list[str]]:
+def cycles(graph: Graph) -> Iterator[list[str]]:
     done: set[str] = set()
     path: list[str] = []
 
@@ -133,12 +151,12 @@ def cycles(graph: dict[str, set[str]]) -> Iterator[list[str]]:
         yield from visit(name)
 
 
-def test_there_are_no_circles() -> None:
-    assert list(cycles(IMPORTS)) == []
+def test_there_are_no_circles(imports: Graph) -> None:
+    assert list(cycles(imports)) == []
 
 
-def test_types_close_no_new_circle() -> None:
-    assert list(cycles(WITH_TYPES)) == []
+def test_types_close_no_circle(read: dict[str, Imports]) -> None:
+    assert list(cycles({name: one.with_types for name, one in read.items()})) == []
 
 
 def test_a_circle_would_be_found() -> None:
@@ -156,21 +174,21 @@ def floor_of(module: str) -> int:
     return floor
 
 
-def test_every_import_of_embedcache_points_downwards() -> None:
+def test_every_import_of_embedcache_points_downwards(imports: Graph) -> None:
     upwards = [
         (name, one)
-        for name, imported in IMPORTS.items()
+        for name, imported in imports.items()
         for one in imported & MODULES.keys()
         if name.startswith("embedcache.") and one.startswith("embedcache.") and floor_of(one) > floor_of(name)
     ]
     assert upwards == []
 
 
-def test_teachers_stores_and_corpora_do_not_know_each_other() -> None:
+def test_teachers_stores_and_corpora_do_not_know_each_other(imports: Graph) -> None:
     rooms = ("embedcache.store", "embedcache.corpus", "embedcache.teacher")
     across = [
         (name, one)
-        for name, imported in IMPORTS.items()
+        for name, imported in imports.items()
         for one in imported
         for here in rooms
         for there in rooms
@@ -179,19 +197,22 @@ def test_teachers_stores_and_corpora_do_not_know_each_other() -> None:
     assert across == []
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_no_file_is_long(name: str) -> None:
-    assert len(MODULES[name].read_text(encoding="utf-8").splitlines()) <= LONGEST
+def test_no_file_is_long() -> None:
+    lines = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in MODULES.items()}
+    assert {name: count for name, count in lines.items() if count > LONGEST} == {}
 
 
-@pytest.mark.parametrize(
-    "name", [n for n, path in MODULES.items() if path.name == "__init__.py" and "." in n]
-)
-def test_the_init_of_a_folder_only_passes_on(name: str) -> None:
-    for node in ast.parse(MODULES[name].read_text(encoding="utf-8")).body:
-        is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        # What is passed on may be loaded when it is first used.
-        is_names = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("__all__", "__getattr__")
-        is_typing = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        is_import = isinstance(node, (ast.Import, ast.ImportFrom))
-        assert is_docstring or is_names or is_typing or is_import, ast.unparse(node)
+def test_the_init_of_a_folder_only_passes_on() -> None:
+    for name, path in MODULES.items():
+        if path.name != "__init__.py" or "." not in name:
+            continue
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            # What is passed on may be loaded when it is first used.
+            is_names = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in (
+                "__all__",
+                "__getattr__",
+            )
+            is_typing = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+            is_import = isinstance(node, (ast.Import, ast.ImportFrom))
+            assert is_docstring or is_names or is_typing or is_import, f"{name}: {ast.unparse(node)}"
