@@ -200,3 +200,14 @@ def _next(run: Run) -> list[str]:
     elif record.kind == "run" and config.evaluation.held_out:
         lines.append(f"Check it:  distill eval {run.folder} --suite fidelity")
     return lines
+
+
+def describer() -> Callable[[TrainProgress], str]:
+    """Return :func:`describe` of a training whose phases are timed here."""
+    began: dict[str, float] = {}
+
+    def line(progress: TrainProgress) -> str:
+        now = time.perf_counter()
+        return describe(progress, now - began.setdefault(f"{progress.phase} {progress.total}", now))
+
+    return line

@@ -14,8 +14,8 @@ from distill.config.models import RunConfig
 from distill.config.sources import keyword_options, load_config
 from distill.device import cpu_threads, make_accelerator, seeded
 from distill.errors import CheckpointError
-from distill.layout import BEST, CONFIG
-from distill.record import RunRecord, TrainResult, first_difference
+from distill.layout import BEST, CHECKPOINT, CONFIG
+from distill.record import RunRecord, TrainResult, first_difference, read_record
 from distill.training.checkpoint import Checkpoint
 from distill.training.distillation import open_distillation
 from distill.training.finetuning import open_finetuning
@@ -341,3 +341,33 @@ def _refuse_other_data(before: RunRecord, now: RunRecord) -> None:
             f"cannot resume: the run's {key} was {was} and is {is_now} now; restore it, or start the run "
             "again with --overwrite"
         )
+
+
+def complete(
+    config: RunConfig | FinetuneConfig, on_progress: OnProgress | None = None, *, recipe: str | None = None
+) -> Run:
+    """Train the run of ``config.out``, or resume it where it was interrupted with this configuration.
+
+    A run whose checkpoint is damaged or whose data have changed is trained again, with a note to
+    ``on_progress``.
+
+    Args:
+        config: the configuration; ``out`` is given.
+        on_progress: called after every step.
+        recipe: as for :func:`train`.
+
+    Raises:
+        DistillError, EmbedCacheError: as :func:`train`.
+    """
+    folder = Path(str(config.out))
+    before, identity = read_record(folder), config.identity_digest()
+    is_same = before is not None and (before.identity, before.seeds[-1]) == (identity, config.seed)
+    if is_same and (folder / CHECKPOINT).is_file():
+        cache = config.cache if isinstance(config, RunConfig) else None
+        try:
+            return resume(folder, cache=cache, on_progress=on_progress)
+        except CheckpointError as error:
+            if on_progress is not None:
+                on_progress(TrainProgress("note", 0, 0, text=f"trained again: {error}"))
+            config = config.model_copy(update={"overwrite": True})
+    return train(config, on_progress, recipe=recipe)

@@ -1,1 +1,0 @@
-"""Sweeps: many runs on one cache, ranked by their development score."""
