@@ -24,36 +24,23 @@ def pipeline_command(file: Path, start: str | None, force: bool, dry_run: bool) 
     Paths in FILE are relative to its folder. A step is skipped where its settings and inputs have not changed
     and its outputs are there; an interrupted training is resumed.
     """
-    import time
-
-    from distill.cli.progress import describe
+    from distill.cli.progress import describer
     from distill.cli.ticker import steps
-    from distill.pipeline.read import read_pipeline
-    from distill.pipeline.run import run_pipeline
-    from distill.pipeline.steps import Watch
+    from distill.pipeline import read_pipeline, run_pipeline
+    from distill.steps import Watch
     from embedcache.cli.progress import LineProgress, show_lines
 
     pipeline = read_pipeline(file, start)
-    began: dict[str, float] = {}
+    describe = describer()
     with show_lines() as show:
 
-        def show_training(progress: TrainProgress) -> None:
-            now = time.perf_counter()
-            show(describe(progress, now - began.setdefault(f"{progress.phase} {progress.total}", now)))
+        def on_train(progress: TrainProgress) -> None:
+            if progress.phase == "note":
+                click.echo(progress.text, err=True)
+            else:
+                show(describe(progress))
 
-        watch = Watch(
-            LineProgress(show),
-            show_training,
-            steps(LineProgress(show), "sentences"),
-            lambda line: click.echo(line, err=True),
-        )
-        run_pipeline(
-            pipeline,
-            start=start,
-            force=force,
-            dry_run=dry_run,
-            watch=watch,
-            on_report=lambda report: click.echo(str(report)),
-        )
+        watch = Watch(LineProgress(show), on_train, steps(LineProgress(show), "sentences"))
+        run_pipeline(pipeline, start=start, force=force, dry_run=dry_run, watch=watch, say=click.echo)
     if not dry_run:
-        click.echo(f"everything is in {pipeline.out}")
+        click.echo(f"everything is in {pipeline.folder / pipeline.out}")

@@ -131,6 +131,7 @@ class FinetuneConfig(StrictConfig):
         ...,
         "model to fine-tune: folder of a run (its best student), another folder, hub id or alias",
         option="START",
+        metavar="SPEC",
     )
     triples: str | None = setting(
         None,

@@ -1,1 +1,0 @@
-"""Pipelines: build, run, finetune, eval and export as the steps of one YAML file."""
