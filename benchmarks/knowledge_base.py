@@ -16,16 +16,16 @@ from pathlib import Path
 import numpy as np
 
 from distill.reaugkd.classifier import RetrievalAugmentedClassifier, open_encoder
-from distill.reaugkd.header import Header
-from distill.reaugkd.index import CODECS, IndexSettings, NeighbourIndex
-from distill.reaugkd.knowledge_base import KnowledgeBase
-from distill.reaugkd.student import Origin, open_student
+from distill.reaugkd.index import IndexSettings, NeighbourIndex
+from distill.reaugkd.knowledge_base import Header, KnowledgeBase, Origin
+from distill.reaugkd.student import open_student
 from distill.vectors import unit
 from embedcache.cache import Cache
 from embedcache.codecs import Vectors
 from embedcache.keys import KEY_DTYPE, first_occurrences
 
 K, TAU = 10, 0.07
+CODECS = ["float32", "float16", "int8"]
 
 
 def cached_vectors(
@@ -58,16 +58,13 @@ def measure_time(
 ) -> dict[str, object]:
     """Milliseconds a text takes the student, and what retrieval adds."""
     opened = open_student(student)
-    origin = Origin(
-        teacher="t", contract="", base=None, projection=None, logits="", labels=tuple(opened.head.labels)
-    )
+    origin = Origin(teacher="t", contract="", logits="", labels=tuple(opened.head.labels))
     header = Header(
         rows=len(index),
         dimension=index.dimension,
         origin=origin,
         index=index.settings,
         tau=TAU,
-        corpora=(),
         texts=False,
     )
     soft = np.full((len(index), len(origin.labels)), 1 / len(origin.labels), dtype=np.float32)
@@ -97,7 +94,7 @@ def main() -> None:
     )
     parser.add_argument("--rows", type=int, default=67_000)
     parser.add_argument("--queries", type=int, default=1000)
-    parser.add_argument("--codecs", nargs="+", choices=CODECS, default=list(CODECS))
+    parser.add_argument("--codecs", nargs="+", choices=CODECS, default=CODECS)
     parser.add_argument("--ef-search", type=int, nargs="+", default=[64])
     parser.add_argument("--texts", type=int, default=872)
     parser.add_argument("--threads", type=int, default=1)

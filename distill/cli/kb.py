@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from distill.cli.ticker import watched
-from embedcache.cli.options import F, all_of, count, flag, named
+from embedcache.cli.options import F, all_of, choice, count, flag, json_option, named, overwrite_option
+from embedcache.cli.tables import print_json, print_result, print_table
 
 if TYPE_CHECKING:
-    from distill.reaugkd.knowledge_base import Built
+    from distill.reaugkd.student import Built
 
 _MODEL = click.argument("model", type=click.Path(path_type=Path))
 _CACHE = click.option("--cache", metavar="DIR", required=True, help="The cache's folder.")
 _CORPUS = named("--corpus", "NAME", "Corpus of the cache.  [default: the run's, or the only one]")
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def file_options(command: F) -> F:
@@ -56,7 +54,7 @@ def kb_command() -> None:
 @click.option("--seed", type=click.IntRange(0), help="Seed.  [default: 0]")
 @count("--threads", "CPU threads.  [default: all cores]")
 @click.option("--apply", "only_apply", is_flag=True, help="Train nothing: add the vectors that CORPUS lacks.")
-@_JSON
+@json_option
 def project_command(
     cache: str, corpus: str | None, teacher: str | None, only_apply: bool, as_json: bool, **options: Any
 ) -> None:
@@ -65,37 +63,40 @@ def project_command(
     Only cached vectors and the corpus's labels are used. The mapped vectors are cached as those of another
     teacher, for 'distill run --loss reaugkd'.
     """
-    from distill.reaugkd.projection import ProjectionSettings, extend_projection, project
+    from distill.reaugkd.projection import ProjectionSettings, project
+    from embedcache.cache import Cache
+    from embedcache.projection import extend
 
+    opened = Cache(cache)
     given = {key: value for key, value in options.items() if value is not None}
     if only_apply:
         if given:
             raise click.UsageError(f"--apply trains nothing: leave out {', '.join(given)}")
         with watched() as on_step:
-            added = extend_projection(cache, teacher, corpus=corpus, on_step=on_step)
-        click.echo(json.dumps({"written": added}) if as_json else f"{added:,} vectors added")
+            added = extend(
+                opened,
+                opened.teacher(teacher),
+                opened.corpus(corpus),
+                lambda done, total: on_step("project", done, total),
+            )
+        print_result({"written": added}, as_json, ("projection", ""), [("vectors added", str(added))])
         return
     rest = {key: given.pop(key) for key in ("dim", "name", "threads") if key in given}
     settings = ProjectionSettings(**given)
     with watched() as on_step:
-        found = project(cache, teacher=teacher, corpus=corpus, settings=settings, on_step=on_step, **rest)
-    if as_json:
-        click.echo(json.dumps(found.to_json(), indent=2))
-        return
+        found = project(opened, teacher=teacher, corpus=corpus, settings=settings, on_step=on_step, **rest)
     labels = ", ".join(f"{label}: {rows:,}" for label, rows in found.labels.items())
-    _show(
-        {
-            "teacher": f"{found.teacher}, {found.dimension} dimensions, {found.written:,} vectors added",
-            "trained on": f"{found.rows:,} rows of {found.corpus} ({labels})",
-            "alone": f"{found.alone:,} times a row was alone with its label in its batch",
-            "loss": " -> ".join(f"{loss:.4f}" for loss in found.losses),
-            "map": f"moved by {100 * found.moved:.2f} % of its norm in {found.steps:,} steps",
-            "neighbours": f"{100 * found.base_accuracy:.2f} % right before, {100 * found.accuracy:.2f} % "
-            f"after (leave-one-out, {found.sample:,} training rows)",
-        }
-    )
-    for note in found.notes:
-        click.echo(f"note: {note}")
+    rows = {
+        "teacher": f"{found.teacher}, {found.dimension} dimensions, {found.written:,} vectors added",
+        "trained on": f"{found.rows:,} rows of {found.corpus} ({labels})",
+        "alone": f"{found.alone:,} times a row was alone with its label in its batch",
+        "loss": " -> ".join(f"{loss:.4f}" for loss in found.losses),
+        "map": f"moved by {100 * found.moved:.2f} % of its norm in {found.steps:,} steps",
+        "neighbours": f"{100 * found.base_accuracy:.2f} % right before, {100 * found.accuracy:.2f} % "
+        f"after (leave-one-out, {found.sample:,} training rows)",
+        "note": "\n".join(found.notes),
+    }
+    print_result(found, as_json, ("projection", ""), rows.items())
 
 
 @kb_command.command("build")
@@ -108,52 +109,46 @@ def project_command(
     "--ef-construction", type=click.IntRange(1), default=400, show_default=True, help="Candidates to link."
 )
 @count("--ef-search", "Candidates in a search.  [default: the fewest that find 99 % of the nearest]")
-@click.option(
-    "--codec",
-    type=click.Choice(["float32", "float16", "int8"]),
-    default="float16",
-    show_default=True,
-    help="Storage of vectors.",
+@choice(
+    "--codec", ("float32", "float16", "int8"), "Storage of vectors.", default="float16", show_default=True
 )
 @flag("--texts", "Keep the texts, to show neighbours.")
 @click.option(
     "--tau", type=float, help="Temperature of neighbours' weights.  [default: the run's, else 0.07]"
 )
-@flag("--overwrite", "Replace an earlier base.")
-@_JSON
+@overwrite_option
+@json_option
 def build_command(
     model: Path,
     m: int,
     ef_construction: int,
     ef_search: int | None,
-    codec: str,
+    codec: Any,
     as_json: bool,
     **options: Any,
 ) -> None:
     """Build the knowledge base of MODEL from a cache; rows that the run held out are left out."""
     from distill.reaugkd.index import IndexSettings
-    from distill.reaugkd.knowledge_base import build_base
+    from distill.reaugkd.student import build_base
 
-    settings = IndexSettings.model_validate(
-        {"m": m, "ef_construction": ef_construction, "ef_search": ef_search, "codec": codec}
-    )
+    settings = IndexSettings(m=m, ef_construction=ef_construction, ef_search=ef_search, codec=codec)
     with watched() as on_step:
         built = build_base(model, settings=settings, on_step=on_step, **options)
-    _show_built(built, as_json)
+    _print_built(built, as_json)
 
 
 @kb_command.command("add")
 @_MODEL
 @_CACHE
 @_CORPUS
-@_JSON
+@json_option
 def add_command(model: Path, cache: str, corpus: str | None, as_json: bool) -> None:
     """Add another corpus to the knowledge base of MODEL, without training; k and beta stay."""
-    from distill.reaugkd.knowledge_base import add_rows
+    from distill.reaugkd.student import add_rows
 
     with watched() as on_step:
         built = add_rows(model, cache, corpus=corpus, on_step=on_step)
-    _show_built(built, as_json)
+    _print_built(built, as_json)
 
 
 @kb_command.command("tune")
@@ -163,7 +158,7 @@ def add_command(model: Path, cache: str, corpus: str | None, as_json: bool) -> N
 @named("--data", "FILE", "Choose on the rows of a file instead; its label column is 'label'.")
 @file_options
 @click.option("--keep/--no-keep", default=True, show_default=True, help="Write the choice into the base.")
-@_JSON
+@json_option
 def tune_command(
     model: Path, data: str | None, text: str | None, text2: str | None, label: str | None, as_json: bool,
     **options: Any,
@@ -174,102 +169,82 @@ def tune_command(
 
     if data is None and (text or text2 or label or options["rows"]):
         raise click.UsageError("--text, --text2, --label and --rows are of a file: name it with --data")
-    if data is not None and (options["cache"] or options["corpus"]):
-        raise click.UsageError(
-            "--cache and --corpus are of the run's held-out rows: leave them or --data out"
-        )
-    choice = tune(model, data=data, columns=Columns(text, text2, label or "label"), **options)
-    if choice.skipped:
-        click.echo(f"left out: {choice.skipped}", err=True)
+    found = tune(model, data=data, columns=Columns(text, text2, label or "label"), **options)
+    if found.skipped:
+        click.echo(f"left out: {found.skipped}", err=True)
     if as_json:
-        click.echo(json.dumps(choice.to_json(), indent=2, ensure_ascii=False))
+        print_json(found)
         return
-    chosen = choice.chosen
-    low, high = chosen.lead or (0.0, 0.0)
-    click.echo(
-        f"k {chosen.k}, beta {chosen.beta:g}: {100 * chosen.accuracy:.2f} % right on {chosen.rows:,} "
-        f"{chosen.source} ({choice.in_base:,} others are in the base); student alone "
-        f"{100 * chosen.without:.2f} %, 95 % interval of the lead {100 * low:+.2f} to {100 * high:+.2f}"
-    )
+    chosen, notes = found.chosen, []
     if chosen.within_chance:
-        click.echo("note: the lead is within chance, and it is the best of many trials on these rows")
-    click.echo(
-        f"exact search: {100 * choice.exact_accuracy:.2f} % right; the graph finds "
-        f"{100 * choice.recall.recall:.1f} % of the student's nearest {choice.recall.k}"
+        notes.append("the lead is within chance, and it is the best of many trials on these rows")
+    if found.exact_accuracy - chosen.accuracy > 0.005:
+        notes.append("exact search is better: build the base with a larger --ef-search")
+    rows = {
+        "k and beta": f"{chosen.k} and {chosen.beta:g}",
+        "chosen on": f"{chosen.rows:,} {chosen.source} ({found.in_base:,} others are in the base)",
+        "right": f"{100 * chosen.accuracy:.2f} %, student alone {100 * chosen.without:.2f} %",
+        "exact search": f"{100 * found.exact_accuracy:.2f} %; the graph finds "
+        f"{100 * found.recall.recall:.1f} % of the student's nearest {found.recall.k}",
+        "lead, 95 %": _interval(chosen.lead or (0.0, 0.0)),
+        "note": "\n".join(notes),
+    }
+    print_table(("choice", ""), [row for row in rows.items() if row[1]])
+    print_table(
+        ("k", "% right", "lead, 95 %", "best beta", "% right", "seconds"),
+        [
+            (
+                row.k,
+                f"{100 * row.accuracy:.2f}",
+                _interval(row.lead) if row.k else "",
+                f"{row.best_beta:g}",
+                f"{100 * row.best_accuracy:.2f}",
+                f"{row.seconds:.4f}",
+            )
+            for row in found.table
+        ],
     )
-    if choice.exact_accuracy - chosen.accuracy > 0.005:
-        click.echo("note: exact search is better: build the base with a larger --ef-search")
-    click.echo(f"{'k':>4}{'% right':>9}{'lead, 95 %':>18}{'best beta':>11}{'% right':>9}{'seconds':>10}")
-    for row in choice.table:
-        lead = f"{100 * row.lead[0]:+.2f} to {100 * row.lead[1]:+.2f}" if row.k else ""
-        click.echo(
-            f"{row.k:>4}{100 * row.accuracy:>9.2f}{lead:>18}{row.best_beta:>11g}"
-            f"{100 * row.best_accuracy:>9.2f}{row.seconds:>10.4f}"
-        )
 
 
 @kb_command.command("info")
 @_MODEL
-@flag("--check", "Read every file, and compare the graph with exact search on moved rows of the base.")
-@_JSON
-def info_command(model: Path, check: bool, as_json: bool) -> None:
-    """Describe the knowledge base of MODEL."""
-    from distill.reaugkd.knowledge_base import index_bytes, require_base, require_header
+@json_option
+def info_command(model: Path, as_json: bool) -> None:
+    """Check every file of the knowledge base of MODEL, and describe it."""
     from distill.reaugkd.student import open_student
-    from embedcache.cli.tables import size
 
-    student = open_student(model)
-    header = require_header(student)
-    facts: dict[str, Any] = {**header.model_dump(mode="json"), "index_bytes": index_bytes(student.folder)}
-    if check:
-        index = require_base(student).index
-        facts["recall"] = asdict(index.recall(index.moved_rows(1000, seed=0), 10))
-    if as_json:
-        click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
-        return
-    origin, chosen, recall = header.origin, header.chosen, facts.get("recall")
-    graph = ", ".join(f"{key} {value}" for key, value in facts["index"].items() if key != "is_settled")
-    lines = {
-        "rows": ", ".join(f"{corpus.name} ({corpus.rows:,})" for corpus in header.corpora),
-        "vectors": f"{header.dimension} dimensions of {origin.teacher} ({origin.contract[:12]})",
-        "labels": ", ".join(origin.labels),
-        "index": f"{graph}, {size(facts['index_bytes'])}",
-        "texts": "kept" if header.texts else "not kept",
-        "tau": f"{header.tau:g}",
-        "k and beta": "not chosen yet: 'distill kb tune'",
-    }
+    header = open_student(model).base().header
+    origin, chosen = header.origin, header.chosen
+    choice = "not chosen yet: 'distill kb tune'"
     if chosen is not None:
-        lines["k and beta"] = (
+        choice = (
             f"{chosen.k} and {chosen.beta:g}, chosen on {chosen.rows:,} {chosen.source} when the base had "
             f"{chosen.base_rows:,} rows: {100 * chosen.accuracy:.2f} % right, student alone "
             f"{100 * chosen.without:.2f} %{', within chance' if chosen.within_chance else ''}"
         )
-    if recall is not None:
-        lines["recall"] = (
-            f"{recall['recall']:.4f} of the nearest {recall['k']}, {1e6 * recall['seconds']:,.0f} us each, "
-            f"exact {1e6 * recall['exact_seconds']:,.0f} us"
-        )
-    _show(lines)
+    rows = {
+        "rows": ", ".join(f"{corpus.name} ({corpus.rows:,})" for corpus in header.corpora),
+        "vectors": f"{header.dimension} dimensions of {origin.teacher} ({origin.contract[:12]})",
+        "labels": ", ".join(origin.labels),
+        "index": ", ".join(f"{key} {value}" for key, value in header.index.model_dump().items()),
+        "texts": "kept" if header.texts else "not kept",
+        "tau": f"{header.tau:g}",
+        "k and beta": choice,
+    }
+    print_result(header, as_json, ("knowledge base", ""), rows.items())
 
 
-def _show_built(built: Built, as_json: bool) -> None:
+def _print_built(built: Built, as_json: bool) -> None:
+    header, recall = built.base.header, built.recall
     counts = {name: getattr(built, name) for name in ("added", "repeated", "held_out", "known", "recall")}
-    header = built.base.header
-    if as_json:
-        click.echo(json.dumps({**counts, **header.model_dump(mode="json")}, indent=2, ensure_ascii=False))
-        return
-    measured = (
-        "not measured" if built.recall is None else f"finds {100 * built.recall:.1f} % of the nearest 10"
-    )
-    _show(
-        {
-            "rows": f"{built.added:,} added, {header.rows:,} in the base",
-            "left out": f"{built.repeated:,} repeated, {built.held_out:,} held out, {built.known:,} known",
-            "ef-search": f"{header.index.ef_search}, {measured}",
-        }
-    )
+    measured = "not measured" if recall is None else f"finds {100 * recall:.1f} % of the nearest 10"
+    rows = {
+        "rows": f"{built.added:,} added, {header.rows:,} in the base",
+        "left out": f"{built.repeated:,} repeated, {built.held_out:,} held out, {built.known:,} known",
+        "ef-search": f"{header.index.ef_search}, {measured}",
+    }
+    print_result({**counts, **header.model_dump()}, as_json, ("knowledge base", ""), rows.items())
 
 
-def _show(lines: dict[str, str]) -> None:
-    for name, value in lines.items():
-        click.echo(f"{name:<12}{value}")
+def _interval(ends: tuple[float, float]) -> str:
+    return f"{100 * ends[0]:+.2f} to {100 * ends[1]:+.2f}"

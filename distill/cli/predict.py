@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,13 @@ import click
 from distill.cli.kb import file_options
 from distill.cli.ticker import watched
 from embedcache.cli.options import count
+from embedcache.cli.tables import print_json
 
 if TYPE_CHECKING:
-    from distill.reaugkd.predict import Predictions
+    from distill.data.labelled import Columns, LabelledRows
+    from distill.reaugkd.classifier import Answers, RetrievalAugmentedClassifier
+
+_ROWS_AT_ONCE = 2048
 
 
 @click.command("predict")
@@ -43,87 +48,172 @@ def predict_command(
     MODEL is a run or a model folder with a classifier. With --label the answers are scored. With a knowledge
     base the answer is beta times the student's and 1 - beta times that of the k nearest neighbours.
     """
-    from distill.data.labelled import Columns
-    from distill.reaugkd.classifier import RetrievalAugmentedClassifier
-    from distill.reaugkd.predict import predict, read_texts
+    import numpy as np
 
-    own = options["k"] is not None and options["beta"] is not None
-    if no_retrieval and (options["k"] is not None or options["beta"] is not None or neighbours):
-        raise click.UsageError("--no-retrieval has no neighbours: leave out --k, --beta and --neighbours")
+    from distill.data.labelled import Columns, label_numbers
+    from distill.reaugkd.classifier import RetrievalAugmentedClassifier, score_labels
+
+    if no_retrieval and neighbours:
+        raise click.UsageError("--no-retrieval has no neighbours: leave out --neighbours")
     if out is not None and out.suffix not in (".tsv", ".jsonl"):
         raise click.BadParameter(f"{out}: expected a file that ends in .tsv or .jsonl", param_hint="'--out'")
-    read = read_texts(file, Columns(text, text2, label), rows, limit=limit)
-    classifier = RetrievalAugmentedClassifier.from_folder(model, retrieval=not no_retrieval, **options)
-    with watched() as on_step:
-        found = predict(
-            classifier, read, labelled=bool(label), neighbours=neighbours, own_settings=own, on_step=on_step
-        )
+    read = _read_texts(file, Columns(text, text2, label), rows, limit)
     if read.described:
         click.echo(f"left out: {read.described}", err=True)
-    if out is not None:
-        found.write(out)
-    base = classifier.base
-    chosen = base.header.chosen if base and not own else None
-    facts = {
-        "rows": len(found.texts),
+    classifier = RetrievalAugmentedClassifier.from_folder(model, retrieval=not no_retrieval, **options)
+    base, names = classifier.base, classifier.head.labels
+    chosen = base.header.chosen if base and None in (options["k"], options["beta"]) else None
+    facts: dict[str, Any] = {
+        "rows": len(read),
         "k": classifier.k if base else None,
         "beta": classifier.beta if base else None,
-        "chosen": chosen.model_dump(mode="json") if chosen else None,
-        "score": asdict(found.score) if found.score else None,
-        "student_score": asdict(found.student_score) if found.student_score else None,
-        "chosen_on": found.chosen_on,
-        "in_base": found.in_base,
-        "encode_seconds": found.encode_seconds,
-        "search_seconds": found.search_seconds,
-        "warm_up_seconds": found.warm_up_seconds,
+        "chosen": chosen.model_dump() if chosen else None,
     }
+    if label is not None:
+        gold = label_numbers(read.labels, names, read.name)
+        facts |= _seen(classifier, read, chosen is not None)
+    parts: list[Answers] = []
+    with watched() as on_step:
+        classifier.answer(read.texts[:1])  # The first answer takes longer.
+        for start in range(0, len(read), _ROWS_AT_ONCE):
+            parts.append(classifier.answer(read.texts[start : start + _ROWS_AT_ONCE]))
+            on_step("predicted", min(start + _ROWS_AT_ONCE, len(read)), len(read))
+    if label is not None:
+        for name, part in (("score", "probabilities"), ("student_score", "student")):
+            said = np.concatenate([getattr(one, part).argmax(axis=1) for one in parts])
+            facts[name] = score_labels(gold, said, names)
+    facts |= {name: sum(getattr(one, name) for one in parts) for name in ("encode_seconds", "search_seconds")}
+    if out is not None:
+        _write(out, _answers(classifier, read, parts, label is not None, neighbours))
     if as_json:
-        click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+        print_json(facts)
         return
     if out is None:
-        _print_answers(found)
+        for row in _answers(classifier, read, parts, label is not None, neighbours):
+            _print_answer(row)
     # Only answers go to standard output, for another program to read.
-    for line in _summary(found, facts):
+    for line in _summary(facts):
         click.echo(line, err=out is None)
 
 
-def _print_answers(found: Predictions) -> None:
-    for row in found.rows():
-        texts = " | ".join(row[name] for name in ("text", "text2") if name in row)
-        click.echo(f"{row['label']}\t{row['probabilities'][row['label']]:.4f}\t{texts}")
-        for near in row.get("neighbours", ()):
-            text = near["text"] or f"row {near['row']}"
-            shown = text if isinstance(text, str) else " | ".join(text)
-            click.echo(f"  {near['weight']:.3f}\t{near['label']} {near['probability']:.4f}\t{shown}")
+def _read_texts(path: str, columns: Columns, rows: Sequence[str], limit: int | None) -> LabelledRows:
+    """Read texts from a file, or from standard input (``-``), one text a line."""
+    from distill.data.labelled import LabelledRows, read_labelled
+    from embedcache.corpus.readers import ReadOptions, ReadReport, read_batches
+    from embedcache.corpus.sources import STDIN
+
+    if path != STDIN:
+        return read_labelled(path, columns, rows, limit=limit)
+    if columns.text or columns.text2 or columns.label or rows:
+        raise click.UsageError("standard input has one text a line and no columns: put the rows into a file")
+    report = ReadReport()
+    batches = read_batches([STDIN], ReadOptions(format="text", limit=limit), report)
+    texts = [text for batch in batches for text in batch.texts]
+    return LabelledRows("standard input", texts, [""] * len(texts), described=report.describe_skipped())
 
 
-def _summary(found: Predictions, facts: dict[str, Any]) -> list[str]:
-    lines = []
-    for name, score in (("with retrieval", found.score), ("student alone", found.student_score)):
-        if score is not None and (facts["k"] or name == "student alone"):
-            lines.append(
-                f"{name}: {100 * score.accuracy:.2f} % of {score.rows:,} right, macro F1 "
-                f"{100 * score.macro_f1:.2f}, Matthews' correlation {100 * score.matthews:.2f}"
-            )
-    if found.score is not None:
-        lines += [
-            f"{label}: {one['rows']:,.0f} rows, precision {100 * one['precision']:.2f}, recall "
-            f"{100 * one['recall']:.2f}, F1 {100 * one['f1']:.2f}"
-            for label, one in found.score.labels.items()
-        ]
-    for count_of, what in (
-        (found.chosen_on, "k and beta were chosen on"),
-        (found.in_base, "are in the knowledge base and find themselves:"),
+def _seen(classifier: RetrievalAugmentedClassifier, read: LabelledRows, were_chosen: bool) -> dict[str, int]:
+    """Return how many scored rows chose k and beta, and how many are in the base.
+
+    Raises:
+        ConfigError: if k and beta were chosen on all of them.
+    """
+    from distill.errors import ConfigError
+    from distill.reaugkd.knowledge_base import contains
+    from embedcache.keys import key_array
+
+    base, keys = classifier.base, key_array(read.texts)
+    chose = base.chosen_keys if base is not None and were_chosen else None
+    chosen_on = 0 if chose is None else int(contains(chose, keys).sum())
+    if chosen_on == len(read):
+        raise ConfigError(
+            f"{read.name}: k and beta were chosen on these rows: score others, or give --k and --beta, or "
+            "--no-retrieval"
+        )
+    return {"chosen_on": chosen_on, "in_base": 0 if base is None else int(base.holds(keys).sum())}
+
+
+def _answers(
+    classifier: RetrievalAugmentedClassifier,
+    read: LabelledRows,
+    parts: Sequence[Answers],
+    is_labelled: bool,
+    neighbours: int,
+) -> Iterator[dict[str, Any]]:
+    """Yield each answer as a JSON object."""
+    from embedcache.pairs import split_pair
+
+    names, place = classifier.head.labels, 0
+    for part in parts:
+        near = classifier.describe(part.found, neighbours) if neighbours else None
+        for number, (shares, student) in enumerate(zip(part.probabilities, part.student, strict=True)):
+            text = read.texts[place]
+            row: dict[str, Any] = dict(zip(("text", "text2"), split_pair(text) or (text,), strict=False))
+            if is_labelled:
+                row["gold"] = read.labels[place]
+            row |= {"label": names[int(shares.argmax())], "student": names[int(student.argmax())]}
+            row["probabilities"] = dict(zip(names, shares.round(6).tolist(), strict=True))
+            if near is not None:
+                row["neighbours"] = [asdict(one) for one in near[number]]
+            place += 1
+            yield row
+
+
+def _write(path: Path, answers: Iterator[dict[str, Any]]) -> None:
+    """Write answers as JSONL, or as TSV if the file's name does not end in ``.jsonl``."""
+    from embedcache.fsio import write_bytes
+
+    lines: list[str] = []
+    for row in answers:
+        if path.suffix == ".jsonl":
+            lines.append(json.dumps(row, ensure_ascii=False))
+            continue
+        cells = row | {f"p({name})": f"{share:.6f}" for name, share in row.pop("probabilities").items()}
+        if "neighbours" in row:
+            cells["neighbours"] = json.dumps(row["neighbours"], ensure_ascii=False)
+        lines += [] if lines else ["\t".join(cells)]
+        # A tab or a line end inside a text would end its field.
+        lines.append("\t".join(" ".join(str(cell).split()) for cell in cells.values()))
+    write_bytes(path, "".join(f"{line}\n" for line in lines).encode())
+
+
+def _print_answer(row: dict[str, Any]) -> None:
+    texts = " | ".join(row[name] for name in ("text", "text2") if name in row)
+    click.echo(f"{row['label']}\t{row['probabilities'][row['label']]:.4f}\t{texts}")
+    for near in row.get("neighbours", ()):
+        text = near["text"] or f"row {near['row']}"
+        shown = text if isinstance(text, str) else " | ".join(text)
+        click.echo(f"  {near['weight']:.3f}\t{near['label']} {near['probability']:.4f}\t{shown}")
+
+
+def _summary(facts: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of a result for people."""
+    for title, score in (
+        ("with retrieval", facts.get("score")),
+        ("student alone", facts.get("student_score")),
     ):
-        if count_of:
-            lines.append(f"note: the score is too good: {what} {count_of:,} of these rows")
-    chosen = facts["chosen"]
+        if score and (facts["k"] or title == "student alone"):
+            yield (
+                f"{title}: {100 * score['accuracy']:.2f} % of {score['rows']:,} right, macro F1 "
+                f"{100 * score['macro_f1']:.2f}, Matthews' correlation {100 * score['matthews']:.2f}"
+            )
+    for label, one in facts.get("score", {}).get("labels", {}).items():
+        yield (
+            f"{label}: {one['rows']:,} rows, precision {100 * one['precision']:.2f}, recall "
+            f"{100 * one['recall']:.2f}, F1 {100 * one['f1']:.2f}"
+        )
+    for name, what in (
+        ("chosen_on", "k and beta were chosen on"),
+        ("in_base", "are in the knowledge base and find themselves:"),
+    ):
+        if facts.get(name):
+            yield f"note: the score is too good: {what} {facts[name]:,} of these rows"
     if facts["k"]:
+        chosen = facts["chosen"]
         source = f"chosen on {chosen['rows']:,} {chosen['source']}" if chosen else "not chosen on any rows"
-        lines.append(f"k {facts['k']}, beta {facts['beta']:g} ({source})")
-    rate, added = len(found.texts) / found.encode_seconds, found.search_seconds / found.encode_seconds
-    lines.append(
-        f"{len(found.texts):,} texts in {found.encode_seconds:.2f} s, {rate:,.0f}/s; retrieval added "
-        f"{found.search_seconds:.3f} s, {100 * added:.2f} %; warm-up {found.warm_up_seconds:.2f} s"
+        yield f"k {facts['k']}, beta {facts['beta']:g} ({source})"
+    rows, seconds, added = facts["rows"], facts["encode_seconds"], facts["search_seconds"]
+    yield (
+        f"{rows:,} texts in {seconds:.2f} s, {rows / seconds:,.0f}/s; retrieval added {added:.3f} s, "
+        f"{100 * added / seconds:.2f} %"
     )
-    return lines

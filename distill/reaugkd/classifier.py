@@ -12,17 +12,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, precision_recall_fscore_support
 
 from distill.data.labelled import label_numbers
 from distill.errors import ConfigError, DataError
 from distill.layout import KNOWLEDGE_BASE
 from distill.reaugkd.index import Found
-from distill.reaugkd.knowledge_base import KnowledgeBase, Probabilities, require_base
+from distill.reaugkd.knowledge_base import KnowledgeBase, Probabilities
 from distill.reaugkd.student import StudentFolder, open_student
 from distill.vectors import unit
 from embedcache.codecs import Vectors
@@ -140,8 +141,7 @@ class RetrievalAugmentedClassifier:
             TeacherError: if the model cannot be loaded.
         """
         student = open_student(path)
-        has_base = retrieval and (student.folder / KNOWLEDGE_BASE).is_dir()
-        base = require_base(student) if has_base else None
+        base = student.base() if retrieval and (student.folder / KNOWLEDGE_BASE).is_dir() else None
         return cls(open_encoder(student, base, device, threads), student.head, base, k=k, beta=beta)
 
     @property
@@ -179,8 +179,7 @@ class RetrievalAugmentedClassifier:
         Raises:
             ConfigError: if there is no knowledge base.
         """
-        found = self.answer(texts).found
-        return [] if found is None and not len(texts) else self.describe(found, k)
+        return self.describe(self.answer(texts).found, k)
 
     def describe(self, found: Found | None, k: int | None = None) -> list[list[Neighbour]]:
         """Return neighbours with label and text; see :meth:`neighbours`."""
@@ -189,11 +188,10 @@ class RetrievalAugmentedClassifier:
             raise ConfigError("no knowledge base: build one with 'distill kb build'")
 
         def neighbour(row: int, cosine: float, weight: float) -> Neighbour:
-            best = int(base.soft_labels[row].argmax())
+            soft = base.soft_labels[row]
             text = None if base.texts is None else split_pair(base.texts[row]) or base.texts[row]
-            return Neighbour(
-                row, cosine, weight, self.head.labels[best], float(base.soft_labels[row, best]), text
-            )
+            label = self.head.labels[int(soft.argmax())]
+            return Neighbour(row, cosine, weight, label, float(soft.max()), text)
 
         return [
             [neighbour(int(row), float(c), float(w)) for row, c, w in zip(*one, strict=True) if row >= 0][:k]
@@ -219,7 +217,7 @@ class RetrievalAugmentedClassifier:
         vectors = self.vectors(texts)
         student = softmax(self.head.logits(vectors).astype(np.float64), axis=1)
         encoded = time.perf_counter()
-        if self.base is None or not len(vectors):
+        if self.base is None:
             return Answers(student, student, None, encoded - began, 0.0)
         found = self.base.index.search(unit(vectors), self.k)
         mixed = self.beta * student + (1 - self.beta) * self.base.vote(found)
@@ -245,6 +243,29 @@ def open_encoder(
     # In full precision: the last bits of a vector show in a probability.
     encoder = Encoder(loaded, compute_dtype="float32", threads=threads)
     return lambda texts: encoder.encode(texts).vectors
+
+
+def score_labels(
+    gold: NDArray[np.int64], predicted: NDArray[np.int64], names: Sequence[str]
+) -> dict[str, Any]:
+    """Score predicted label numbers of shape (n,), n > 0.
+
+    Returns:
+        ``rows``, ``accuracy``, ``macro_f1``, ``matthews`` (Matthews' correlation, the measure of CoLA) and
+        ``labels``: name -> ``precision``, ``recall``, ``f1`` and ``rows``.
+    """
+    each = precision_recall_fscore_support(gold, predicted, labels=range(len(names)), zero_division=0)
+    columns = zip(*(figure.tolist() for figure in each), strict=True)
+    return {
+        "rows": len(gold),
+        "accuracy": float(accuracy_score(gold, predicted)),
+        "macro_f1": float(f1_score(gold, predicted, average="macro")),
+        "matthews": float(matthews_corrcoef(gold, predicted)),
+        "labels": {
+            name: dict(zip(("precision", "recall", "f1", "rows"), column, strict=True))
+            for name, column in zip(names, columns, strict=True)
+        },
+    }
 
 
 def _joined(text: object) -> str:

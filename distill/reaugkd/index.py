@@ -6,16 +6,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from embedcache.codecs import Vectors
-
-Codec = Literal["float32", "float16", "int8"]
-CODECS: tuple[Codec, ...] = get_args(Codec)
 
 EFFORTS = (32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512)
 """Values of ``ef_search`` that are tried, the fastest first."""
@@ -27,7 +24,6 @@ USUAL_EFFORT = 256
 FEWEST_QUERIES = 100
 """Queries to measure on; with fewer, a single missed neighbour would decide."""
 
-_INITIAL_EFFORT = 64
 _NEIGHBOURS = 10
 _ROWS_AT_ONCE = 4096
 
@@ -51,7 +47,7 @@ class IndexSettings(BaseModel):
     m: int = Field(default=48, ge=2, le=1024)
     ef_construction: int = Field(default=400, ge=1, le=10**7)
     ef_search: int | None = Field(default=None, ge=1, le=10**7)
-    codec: Codec = "float16"
+    codec: Literal["float32", "float16", "int8"] = "float16"
     is_settled: bool = False
 
 
@@ -75,7 +71,7 @@ class Recall:
 
 
 class NeighbourIndex:
-    """Index of n unit vectors; made by :meth:`build` and :meth:`from_bytes`.
+    """Index of n unit vectors of width d; made by :meth:`build` and :meth:`from_bytes`.
 
     One thread adds rows, so the same vectors and settings give the same bytes.
 
@@ -86,36 +82,26 @@ class NeighbourIndex:
 
     def __init__(self, index: Any, settings: IndexSettings) -> None:
         self._index = index
-        self.settings = settings
-        self._index.hnsw.efSearch = settings.ef_search or _INITIAL_EFFORT
+        self.search_with(settings)
 
     @classmethod
-    def build(
-        cls, vectors: Vectors, settings: IndexSettings, on_step: Callable[[int, int], None] | None = None
-    ) -> NeighbourIndex:
-        """Build an index.
-
-        Args:
-            vectors: unit vectors, float32 of shape (n, d).
-            settings: settings of the graph.
-            on_step: called with rows added and rows to add.
-        """
+    def build(cls, vectors: Vectors, settings: IndexSettings) -> NeighbourIndex:
+        """Build an index of unit vectors, float32 of shape (n, d); n may be 0."""
         import faiss
 
+        kinds: dict[str, Any] = {
+            "float16": faiss.ScalarQuantizer.QT_fp16,
+            "int8": faiss.ScalarQuantizer.QT_8bit,
+        }
         width, metric = vectors.shape[1], faiss.METRIC_INNER_PRODUCT
-        if settings.codec == "float32":
-            index: Any = faiss.IndexHNSWFlat(width, settings.m, metric)
-        else:
-            kinds: dict[str, Any] = {
-                "float16": faiss.ScalarQuantizer.QT_fp16,
-                "int8": faiss.ScalarQuantizer.QT_8bit,
-            }
-            index = faiss.IndexHNSWSQ(width, kinds[settings.codec], settings.m, metric)
-            with _one_thread():
-                index.train(vectors)
+        index: Any = (
+            faiss.IndexHNSWFlat(width, settings.m, metric)
+            if settings.codec == "float32"
+            else faiss.IndexHNSWSQ(width, kinds[settings.codec], settings.m, metric)
+        )
         index.hnsw.efConstruction = settings.ef_construction
         made = cls(index, settings)
-        made.add(vectors, on_step)
+        made.add(vectors)
         return made
 
     def __len__(self) -> int:
@@ -127,10 +113,22 @@ class NeighbourIndex:
         """Width d of a vector."""
         return int(self._index.d)
 
+    def search_with(self, settings: IndexSettings) -> None:
+        """Search with other settings."""
+        self.settings = settings
+        self._index.hnsw.efSearch = settings.ef_search or USUAL_EFFORT
+
     def add(self, vectors: Vectors, on_step: Callable[[int, int], None] | None = None) -> None:
-        """Append rows; arguments as for :meth:`build`."""
+        """Append rows.
+
+        Args:
+            vectors: unit vectors, float32 of shape (n, d).
+            on_step: called with rows added and rows to add.
+        """
         with _one_thread():
             for start in range(0, len(vectors), _ROWS_AT_ONCE):
+                if not self._index.is_trained:
+                    self._index.train(vectors)
                 part = np.ascontiguousarray(vectors[start : start + _ROWS_AT_ONCE], dtype=np.float32)
                 self._index.add(part)
                 if on_step is not None:
@@ -147,19 +145,15 @@ class NeighbourIndex:
         """Return the k nearest rows of unit vectors (n, d), compared with every stored vector."""
         import faiss
 
+        metric = faiss.METRIC_INNER_PRODUCT
         cosines, rows = faiss.knn(
-            np.ascontiguousarray(queries, dtype=np.float32),
-            self.vectors(),
-            min(k, len(self)),
-            metric=faiss.METRIC_INNER_PRODUCT,
+            np.ascontiguousarray(queries, dtype=np.float32), self.vectors(), min(k, len(self)), metric=metric
         )
         return rows, cosines
 
-    def vectors(self, rows: NDArray[np.int64] | None = None) -> Vectors:
-        """Return stored vectors of ``rows`` (default: all), float32 of shape (n, d)."""
-        found: Vectors = (
-            self._index.reconstruct_n(0, len(self)) if rows is None else self._index.reconstruct_batch(rows)
-        )
+    def vectors(self) -> Vectors:
+        """Return the stored vectors, float32 of shape (n, d)."""
+        found: Vectors = self._index.reconstruct_n(0, len(self))
         return found
 
     def recall(self, queries: Vectors, k: int) -> Recall:
@@ -170,16 +164,7 @@ class NeighbourIndex:
         searched = time.perf_counter()
         nearest, _ = self.exact(queries, k)
         seconds = (searched - began) / len(queries), (time.perf_counter() - searched) / len(queries)
-        return Recall(len(queries), rows.shape[1], share_found(rows, nearest), *seconds)
-
-    def moved_rows(self, count: int, seed: int, move: float = 0.3) -> Vectors:
-        """Return at most ``count`` rows, each moved by ``move`` at random, as unit vectors (n, d)."""
-        rng = np.random.default_rng(seed)
-        rows = np.sort(rng.permutation(len(self))[:count])
-        noise = rng.standard_normal((len(rows), self.dimension)).astype(np.float32)
-        moved = self.vectors(rows) + move * noise / np.linalg.norm(noise, axis=1, keepdims=True)
-        found: Vectors = moved / np.linalg.norm(moved, axis=1, keepdims=True)
-        return found
+        return Recall(len(queries), rows.shape[1], _share_found(rows, nearest), *seconds)
 
     def settle(self, queries: Vectors) -> float | None:
         """Set ``ef_search`` to the smallest of :data:`EFFORTS` that finds 99 % of the ten nearest.
@@ -193,23 +178,19 @@ class NeighbourIndex:
             The recall, below 0.99 only at the largest ``ef_search``. None for fewer queries than
             :data:`FEWEST_QUERIES`: then an earlier setting stays, and the first one is :data:`USUAL_EFFORT`.
         """
+        settings = self.settings
         if len(queries) < FEWEST_QUERIES:
-            if not self.settings.is_settled:
-                self.search_with(USUAL_EFFORT)
+            effort = settings.ef_search or USUAL_EFFORT
+            self.search_with(settings.model_copy(update={"ef_search": effort, "is_settled": True}))
             return None
         nearest, _ = self.exact(queries, _NEIGHBOURS)
         recall = 0.0
         for effort in EFFORTS:
-            self.search_with(effort)
-            recall = share_found(self.search(queries, _NEIGHBOURS)[0], nearest)
+            self.search_with(settings.model_copy(update={"ef_search": effort, "is_settled": True}))
+            recall = _share_found(self.search(queries, _NEIGHBOURS)[0], nearest)
             if recall >= WANTED_RECALL:
                 break
         return recall
-
-    def search_with(self, ef_search: int) -> None:
-        """Set a measured ``ef_search``."""
-        self.settings = self.settings.model_copy(update={"ef_search": ef_search, "is_settled": True})
-        self._index.hnsw.efSearch = ef_search
 
     def to_bytes(self) -> bytes:
         """Return the index in the format of a faiss file."""
@@ -234,19 +215,14 @@ class NeighbourIndex:
             raise ValueError(f"the index is a faiss {type(index).__name__}, expected HNSW")
         # faiss follows links without checking them.
         graph: Any = index.hnsw
-        links = faiss.vector_to_array(graph.neighbors)
-        rows, entry = int(index.ntotal), int(graph.entry_point)
-        if (
-            int(index.storage.ntotal) != rows
-            or not -1 <= entry < rows
-            or (links < -1).any()
-            or (links >= rows).any()
-        ):
+        links, rows = faiss.vector_to_array(graph.neighbors), int(index.ntotal)
+        outside = (links < -1).any() or (links >= rows).any() or not -1 <= graph.entry_point < rows
+        if outside or int(index.storage.ntotal) != rows:
             raise ValueError(f"the index has links outside of its {rows} rows")
         return cls(index, settings)
 
 
-def share_found(rows: NDArray[np.int64], nearest: NDArray[np.int64]) -> float:
+def _share_found(rows: NDArray[np.int64], nearest: NDArray[np.int64]) -> float:
     """Return the share of the nearest rows (n, k) that are among ``rows`` (n, k), 0 to 1."""
     return float((rows[:, :, None] == nearest[:, None, :]).any(axis=2).mean())
 

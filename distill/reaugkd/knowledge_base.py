@@ -1,40 +1,153 @@
-"""Knowledge base in a student's model folder: built from a cache, searched, and added to.
+"""Knowledge base: vectors of texts with their teacher's soft labels, and the folder it is kept in.
 
-The folder is replaced as a whole. Commands that change it hold a lock on the model's folder.
+The folder ``knowledge_base/`` lies inside a student's model folder and is replaced as a whole:
+
+=====================  =============================================================================
+file                   content
+=====================  =============================================================================
+``header.json``        :class:`Header`: origin, settings, digests of the other files; sealed
+``index.faiss``        the projected vectors in an HNSW graph
+``rows.safetensors``   ``soft_labels`` float32 (n, c); ``keys`` uint8 (n, 16) of the texts
+``texts.json``         the texts, if they are kept
+``chosen.safetensors`` ``keys`` uint8 (m, 16) of the texts that k and beta were chosen on
+=====================  =============================================================================
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
 from safetensors import SafetensorError
 from scipy.special import softmax
 
-from distill.errors import ConfigError, DataError
 from distill.layout import KNOWLEDGE_BASE
-from distill.reaugkd.header import CHOSEN, HEADER, INDEX, ROWS, TEXTS, BaseCorpus, Header, damaged
 from distill.reaugkd.index import Found, IndexSettings, NeighbourIndex
-from distill.reaugkd.soft_labels import stored_vectors
-from distill.reaugkd.student import Origin, StudentFolder, open_student
-from distill.vectors import unit
-from embedcache.cache import Cache, CachedTeacher
-from embedcache.corpus.corpus import Corpus
-from embedcache.folders import folder_that_appears, locked_folder
-from embedcache.fsio import map_regular, write_sealed_json
-from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray, KeyIndex, first_occurrences, key_array
-from embedcache.teacher.load import load_teacher
+from distill.reaugkd.soft_labels import encoder_of, module_entry
+from embedcache.contract import Contract
+from embedcache.errors import CorruptCacheError
+from embedcache.folders import folder_that_appears
+from embedcache.fsio import map_regular, read_sealed_json, write_sealed_json
+from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray, KeyIndex
 
-OnStep = Callable[[str, int, int], None]
-"""Called with the name of a step, units done and units in all."""
+HEADER, INDEX, ROWS = "header.json", "index.faiss", "rows.safetensors"
+TEXTS, CHOSEN = "texts.json", "chosen.safetensors"
 
 Probabilities = NDArray[np.float64]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Origin(_Part):
+    """Source of the vectors and soft labels of a knowledge base.
+
+    Attributes:
+        teacher: name of the teacher of the vectors.
+        contract: id of its contract.
+        base: id of the contract that was projected; None for unprojected vectors.
+        projection: sha256 of the projection's weights; None for unprojected vectors.
+        logits: id of the contract of the logits.
+        labels: names of the labels, in the order of the soft labels.
+        classifier: digest of the classifier that gave the logits.
+        encoder: fields of the vectors' contract, see :func:`distill.reaugkd.soft_labels.encoder_of`.
+    """
+
+    teacher: str
+    contract: str
+    base: str | None = None
+    projection: str | None = None
+    logits: str
+    labels: tuple[str, ...]
+    classifier: str | None = None
+    encoder: dict[str, Any] | None = None
+
+    @classmethod
+    def of(cls, teacher: str, vectors: Contract, logits: Contract) -> Origin:
+        """Return the origin of a teacher's vectors and of its classifier's logits."""
+        projection = module_entry(vectors, "Projection")
+        classifier = module_entry(logits, "Classifier")
+        return cls(
+            teacher=teacher,
+            contract=vectors.id,
+            base=projection.get("of"),
+            projection=projection.get("weights"),
+            logits=logits.id,
+            labels=classifier["labels"],
+            classifier=classifier["weights"],
+            encoder=encoder_of(vectors),
+        )
+
+
+class Chosen(_Part):
+    """Chosen k and beta, and the labelled rows they were chosen on.
+
+    Attributes:
+        k: neighbours per text.
+        beta: weight of the student's own answer, 0 to 1.
+        source: description of the rows.
+        digest: sha256 of their texts and labels.
+        rows: their number.
+        accuracy, without: share of them that is right with retrieval and without, 0 to 1.
+        base_rows: rows of the base at that time.
+        lead: 95 % interval of ``accuracy - without``.
+    """
+
+    k: int = Field(ge=1)
+    beta: float = Field(ge=0, le=1)
+    source: str
+    digest: str
+    rows: int
+    accuracy: float
+    without: float
+    base_rows: int
+    lead: tuple[float, float] | None = None
+
+    @property
+    def within_chance(self) -> bool:
+        """The interval of the lead includes zero."""
+        return self.beta < 1 and self.lead is not None and self.lead[0] <= 0
+
+
+class BaseCorpus(_Part):
+    """Corpus whose rows a base holds."""
+
+    name: str
+    digest: str
+    rows: int
+
+
+class Header(_Part):
+    """Description of a knowledge base.
+
+    Attributes:
+        rows, dimension: shape of the vectors.
+        origin: source of vectors and soft labels.
+        index: settings of the graph.
+        tau: temperature of the neighbours' weights.
+        corpora: corpora in the order they were added.
+        texts: the texts are kept.
+        chosen: k and beta; None until they are chosen.
+        files: name -> sha256 of every other file.
+    """
+
+    version: Literal[1] = 1
+    rows: int = Field(ge=0)
+    dimension: int = Field(ge=1)
+    origin: Origin
+    index: IndexSettings
+    tau: float = Field(gt=0)
+    corpora: tuple[BaseCorpus, ...] = ()
+    texts: bool
+    chosen: Chosen | None = None
+    files: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -42,7 +155,7 @@ class KnowledgeBase:
     """Vectors of texts with their teacher's soft labels.
 
     Attributes:
-        header: its description.
+        header: its description; counts and digests are those of the last :meth:`write`.
         index: the vectors.
         soft_labels: float32, shape (n, c); rows sum to 1.
         keys: dtype ``V16``, shape (n,); keys of the texts.
@@ -57,13 +170,24 @@ class KnowledgeBase:
     texts: tuple[str, ...] | None = None
     chosen_keys: KeyArray | None = None
 
+    @classmethod
+    def empty(cls, header: Header) -> KnowledgeBase:
+        """Return a base without rows."""
+        return cls(
+            header=header,
+            index=NeighbourIndex.build(np.empty((0, header.dimension), np.float32), header.index),
+            soft_labels=np.empty((0, len(header.origin.labels)), np.float32),
+            keys=np.empty(0, KEY_DTYPE),
+            texts=() if header.texts else None,
+        )
+
     def __len__(self) -> int:
         """Return the number of rows."""
         return len(self.keys)
 
     def holds(self, keys: KeyArray) -> NDArray[np.bool_]:
         """Return which texts are in the base, bool of shape (len(keys),)."""
-        return _contains(self.keys, keys)
+        return contains(self.keys, keys)
 
     def weights(self, cosines: NDArray[np.floating]) -> Probabilities:
         """Return neighbours' weights (n, k): the softmax of ``s . z_k / tau`` (ReAugKD, section 3.3)."""
@@ -84,15 +208,16 @@ class KnowledgeBase:
         Raises:
             CorruptCacheError: if a file is missing or damaged.
         """
-        header = Header.read(model)
-        if header is None:
+        folder = model / KNOWLEDGE_BASE
+        if not folder.is_dir():
             return None
         try:
-            return _read(header, model / KNOWLEDGE_BASE)
+            return _read(folder)
         except (OSError, ValueError, KeyError, SafetensorError) as error:
-            if Header.read(model) == header:
-                raise damaged(model / KNOWLEDGE_BASE, error) from error
-        return cls.read(model)  # Another process replaced the base meanwhile.
+            raise CorruptCacheError(
+                f"the knowledge base {folder} is damaged ({str(error)[:300]}): copy it again, or build it "
+                "with 'distill kb build --overwrite'"
+            ) from error
 
     def write(self, model: Path) -> KnowledgeBase:
         """Write it into a model's folder, in place of an earlier one; return it with its new header.
@@ -110,12 +235,9 @@ class KnowledgeBase:
             files[TEXTS] = json.dumps(list(self.texts), ensure_ascii=False, indent=0).encode()
         if self.chosen_keys is not None:
             files[CHOSEN] = save({"keys": _key_bytes(self.chosen_keys)})
+        digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
         header = self.header.model_copy(
-            update={
-                "rows": len(self),
-                "index": self.index.settings,
-                "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
-            }
+            update={"rows": len(self), "index": self.index.settings, "files": digests}
         )
         with folder_that_appears(model / KNOWLEDGE_BASE, overwrite=True) as folder:
             for name, data in files.items():
@@ -124,209 +246,10 @@ class KnowledgeBase:
         return replace(self, header=header)
 
 
-@dataclass(frozen=True)
-class Built:
-    """Written knowledge base.
-
-    Attributes:
-        base: the base.
-        added: rows added.
-        repeated: rows left out because their text occurs earlier in the corpus.
-        held_out: rows left out because the run held them out.
-        known: rows left out because their text is in the base.
-        recall: recall of the measured ``ef_search`` on held-out rows; None if it was not measured.
-    """
-
-    base: KnowledgeBase
-    added: int
-    repeated: int
-    held_out: int
-    known: int
-    recall: float | None
-
-
-def build_base(
-    model: str | Path,
-    cache: str | Path,
-    *,
-    corpus: str | None = None,
-    teacher: str | None = None,
-    settings: IndexSettings | None = None,
-    texts: bool = False,
-    tau: float | None = None,
-    overwrite: bool = False,
-    on_step: OnStep | None = None,
-) -> Built:
-    """Build the knowledge base of a student from a cache; rows that its run held out are left out.
-
-    Args:
-        model: a run, or a model folder with a classifier.
-        cache: cache with the teacher's vectors and logits.
-        corpus, teacher: names; default: those of the run.
-        settings: settings of the graph.
-        texts: keep the texts, so that neighbours can be shown.
-        tau: temperature of the neighbours' weights; default: that of the student's training, else 0.07.
-        overwrite: replace an earlier base.
-        on_step: progress.
-
-    Raises:
-        ConfigError: if there is a base already, or no teacher is known.
-        DataError: if the teacher's vectors are not those the student searches, or vectors are missing.
-        InputError: if there is no such corpus or teacher.
-        StorageError: if it cannot be written.
-    """
-    student, opened = open_student(model), Cache(cache)
-    with locked_folder(student.folder):
-        if (student.folder / KNOWLEDGE_BASE).exists() and not overwrite:
-            raise ConfigError(
-                f"{student.folder / KNOWLEDGE_BASE} exists: add to it with 'distill kb add', or use "
-                "--overwrite"
-            )
-        if teacher is not None:
-            found = opened.teacher(teacher)
-        elif student.teacher is not None:
-            found = _teacher(opened, student.teacher[0], student.teacher[1].id)
-        else:
-            raise ConfigError(f"{student.title} was trained without a teacher: name one with --teacher")
-        source = student.find_corpus(opened) if corpus is None else opened.corpus(corpus)
-        origin, logits = Origin.find(opened, found)
-        where = f"teacher {found.name!r} in {opened.folder}"
-        student.check(origin, found.contract.dimension, where)
-        if student.searches_own_vectors(origin):
-            student.check_encoder(origin, load_teacher(student.folder, device="cpu").contract, where)
-        header = Header(
-            rows=1,
-            dimension=found.contract.dimension,
-            origin=origin,
-            index=settings or IndexSettings(),
-            tau=student.tau if tau is None else tau,
-            corpora=(),
-            texts=texts,
-        )
-        return _extend(student, opened, source, found, logits, header, None, on_step)
-
-
-def add_rows(
-    model: str | Path, cache: str | Path, *, corpus: str | None = None, on_step: OnStep | None = None
-) -> Built:
-    """Add another corpus to a student's knowledge base; k and beta stay.
-
-    Texts in the base and those that the run held out are left out. ``ef_search`` is measured again if it was
-    measured before and the cache has vectors of enough held-out rows.
-
-    Args:
-        model: the student.
-        cache: cache with vectors and logits of the base's teacher.
-        corpus: name; default: the only one.
-        on_step: progress.
-
-    Raises:
-        DataError: if there is no base, its teacher or classifier is another, or vectors are missing.
-        InputError: if there is no such corpus.
-        StorageError: if it cannot be written; the base stays as it was.
-    """
-    student, opened = open_student(model), Cache(cache)
-    with locked_folder(student.folder):
-        base = require_base(student)
-        teacher = _teacher(opened, base.header.origin.teacher, base.header.origin.contract)
-        origin, logits = Origin.find(opened, teacher)
-        if origin.logits != base.header.origin.logits:
-            raise DataError(
-                f"another classifier: the base has soft labels of contract {base.header.origin.logits[:12]}, "
-                f"{opened.folder} has {origin.logits[:12]}: build the base again with 'distill kb build'"
-            )
-        source = opened.corpus(corpus)
-        return _extend(student, opened, source, teacher, logits, base.header, base, on_step)
-
-
-def require_base(student: StudentFolder) -> KnowledgeBase:
-    """Return the knowledge base of a student.
-
-    Raises:
-        DataError: if there is none, or the student cannot search it.
-        CorruptCacheError: if it is damaged.
-    """
-    require_header(student)
-    base = KnowledgeBase.read(student.folder)
-    if base is None:
-        raise DataError(f"{student.title} has no knowledge base any more: it was removed meanwhile")
-    return base
-
-
-def require_header(student: StudentFolder) -> Header:
-    """Return the header of a student's knowledge base, without reading the vectors; errors as above."""
-    header = Header.read(student.folder)
-    if header is None:
-        raise DataError(f"{student.title} has no knowledge base: build one with 'distill kb build'")
-    student.check(header.origin, header.dimension, f"the knowledge base in {student.folder}")
-    return header
-
-
-def index_bytes(model: Path) -> int:
-    """Return the size of the index of the base in a model's folder."""
-    return (model / KNOWLEDGE_BASE / INDEX).stat().st_size
-
-
-def _extend(
-    student: StudentFolder,
-    cache: Cache,
-    corpus: Corpus,
-    teacher: CachedTeacher,
-    logits: CachedTeacher,
-    header: Header,
-    base: KnowledgeBase | None,
-    on_step: OnStep | None,
-) -> Built:
-    """Add the rows of a corpus to a base (None: to a new one of ``header``) and write it."""
-    held_out, keys = key_array(student.held_out()), corpus.keys()
-    first = first_occurrences([keys])
-    held = first & _contains(held_out, keys)
-    known = first & ~held & base.holds(keys) if base else np.zeros_like(first)
-    rows = np.flatnonzero(first & ~held & ~known)
-    if not len(rows):
-        raise DataError(f"{corpus.title} has no new row: all are in the knowledge base or were held out")
-    vectors, said = (stored_vectors(cache, one, keys[rows], corpus) for one in (teacher, logits))
-    if not vectors.any(axis=1).all():
-        raise DataError(f"teacher {teacher.name!r} has vectors of zeros: find them with 'embedcache doctor'")
-    # Codecs store a unit vector as one of nearly unit length.
-    vectors, soft = unit(vectors), softmax(said.astype(np.float64), axis=1).astype(np.float32)
-    texts = tuple(corpus.texts(rows)) if header.texts else None
-    linked = partial(on_step, "linked") if on_step else None
-    if base is None:
-        index = NeighbourIndex.build(vectors, header.index, linked)
-        grown = KnowledgeBase(header, index, soft, keys[rows], texts)
-    else:
-        base.index.add(vectors, linked)
-        grown = replace(
-            base,
-            soft_labels=np.concatenate([base.soft_labels, soft]),
-            keys=np.concatenate([base.keys, keys[rows]]),
-            texts=None if base.texts is None or texts is None else base.texts + texts,
-        )
-    settings, recall = grown.index.settings, None
-    if settings.ef_search is None or settings.is_settled:
-        store = cache.store(teacher.contract)
-        places = store.locate(held_out)
-        recall = grown.index.settle(unit(store.vectors(places[places >= 0])))
-    entry = BaseCorpus(name=corpus.name, digest=corpus.info.digest, rows=len(rows))
-    described = header.model_copy(update={"corpora": (*header.corpora, entry)})
-    written = replace(grown, header=described).write(student.folder)
-    return Built(written, len(rows), len(keys) - int(first.sum()), int(held.sum()), int(known.sum()), recall)
-
-
-def _teacher(cache: Cache, name: str, contract: str) -> CachedTeacher:
-    """Find a teacher by its contract: another cache may have it under another name."""
-    for teacher in cache.teachers():
-        if teacher.contract.id == contract:
-            return teacher
-    raise DataError(
-        f"{cache.folder} has no teacher {name!r} of contract {contract[:12]}; it has "
-        f"{', '.join(teacher.name for teacher in cache.teachers()) or 'none'}"
-    )
-
-
-def _read(header: Header, folder: Path) -> KnowledgeBase:
+def _read(folder: Path) -> KnowledgeBase:
     from safetensors.numpy import load
+
+    header = Header.model_validate(read_sealed_json(folder / HEADER))
 
     def content(name: str) -> bytes:
         data = bytes(map_regular(folder / name))
@@ -334,29 +257,26 @@ def _read(header: Header, folder: Path) -> KnowledgeBase:
             raise ValueError(f"{name} does not match its digest")
         return data
 
-    index = NeighbourIndex.from_bytes(content(INDEX), header.index)
     rows = load(content(ROWS))
     base = KnowledgeBase(
         header=header,
-        index=index,
+        index=NeighbourIndex.from_bytes(content(INDEX), header.index),
         soft_labels=rows["soft_labels"],
         keys=_as_keys(rows["keys"]),
         texts=tuple(json.loads(content(TEXTS))) if header.texts else None,
         chosen_keys=_as_keys(load(content(CHOSEN))["keys"]) if header.chosen else None,
     )
-    shapes = (
-        (len(index), index.dimension),
-        base.soft_labels.shape,
-        len(base.keys),
-        len(base.texts or base.keys),
-    )
-    n, labels = header.rows, len(header.origin.labels)
-    if shapes != ((n, header.dimension), (n, labels), n, n):
-        raise ValueError(f"its header describes {n} rows of {header.dimension} numbers, found {shapes}")
+    count, labels = header.rows, len(header.origin.labels)
+    wanted = (count, header.dimension), (count, labels), count, count
+    texts = count if base.texts is None else len(base.texts)
+    shapes = (len(base.index), base.index.dimension), base.soft_labels.shape, len(base), texts
+    if shapes != wanted:
+        raise ValueError(f"its files have the shapes {shapes}, its header says {wanted}")
     return base
 
 
-def _contains(among: KeyArray, keys: KeyArray) -> NDArray[np.bool_]:
+def contains(among: KeyArray, keys: KeyArray) -> NDArray[np.bool_]:
+    """Return which keys are among others, bool of shape (len(keys),)."""
     found: NDArray[np.bool_] = KeyIndex(among).locate(keys) >= 0
     return found
 

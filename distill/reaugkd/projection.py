@@ -29,9 +29,6 @@ from embedcache.errors import ContractMismatchError
 from embedcache.keys import first_occurrences
 from embedcache.projection import apply_projection, extend, write_derived
 
-OnStep = Callable[[str, int, int], None]
-"""Called with the name of a step, units done and units in all."""
-
 LEAST_MOVE = 0.01
 """Relative change of the map below which its training had hardly any effect.
 
@@ -41,7 +38,6 @@ The paper's learning rate and epochs on 2,500 to 4,000 rows give 0.001 to 0.005.
 CLEAR_FALL = 0.02
 """Fall of the neighbours' accuracy that is reported."""
 
-_RAISED_LR = 1e-3
 _SAMPLE_ROWS = 2000
 _SAMPLE_STREAM = 2**31 - 4
 """Epoch number of the permutation that draws the sample; no training reaches it."""
@@ -60,30 +56,11 @@ class ProjectionSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    tau: float = Field(default=0.07, gt=0, le=1e9)
-    batch_size: int = Field(default=512, gt=1, le=10**9)
-    lr: float = Field(default=2e-5, gt=0, le=1e9)
-    epochs: int = Field(default=3, gt=0, le=10**9)
+    tau: float = Field(default=0.07, gt=0)
+    batch_size: int = Field(default=512, gt=1)
+    lr: float = Field(default=2e-5, gt=0)
+    epochs: int = Field(default=3, gt=0)
     seed: int = Field(default=0, ge=0, le=10**9)
-
-
-@dataclass(frozen=True)
-class TrainedMap:
-    """Result of :func:`train_map`.
-
-    Attributes:
-        matrix: float32, shape (d, d of the base).
-        losses: mean loss of each epoch, over the rows that have one.
-        alone: times that no other row of the batch had a row's label, so the row had no loss.
-        steps: optimizer steps.
-        moved: norm of the change of the map, relative to the norm of the initial map.
-    """
-
-    matrix: NDArray[np.float32]
-    losses: tuple[float, ...]
-    alone: int
-    steps: int
-    moved: float
 
 
 @dataclass(frozen=True)
@@ -95,13 +72,15 @@ class Projection:
         contract: id of its contract.
         base: teacher whose vectors are mapped.
         corpus: corpus whose labels it was trained with.
-        dimension, base_dimension: widths of the vectors after and before.
+        dimension: width of its vectors.
         rows: training rows.
         labels: label -> rows, most rows first.
-        losses, alone, steps, moved: as in :class:`TrainedMap`.
+        losses: mean loss of each epoch, over the rows that have one.
+        alone: times that no other row of the batch had a row's label, so the row had no loss.
+        steps: optimizer steps.
+        moved: norm of the change of the map, relative to the norm of the initial map.
         sample: training rows that the two accuracies were measured on.
         base_accuracy, accuracy: leave-one-out accuracy of the nearest neighbours before and after, 0 to 1.
-        lr: learning rate.
         written: vectors added to the cache.
     """
 
@@ -110,7 +89,6 @@ class Projection:
     base: str
     corpus: str
     dimension: int
-    base_dimension: int
     rows: int
     labels: dict[str, int]
     losses: tuple[float, ...]
@@ -120,7 +98,6 @@ class Projection:
     sample: int
     base_accuracy: float
     accuracy: float
-    lr: float
     written: int
 
     @property
@@ -130,19 +107,36 @@ class Projection:
         if not self.steps:
             notes.append("the map was not trained: no batch had two rows of one label; raise --batch-size")
         elif self.moved < LEAST_MOVE:
-            remedy = "more --epochs" if self.lr >= _RAISED_LR else f"--lr {_RAISED_LR:g}, or more --epochs"
             notes.append(
-                f"the map hardly moved in {self.steps} steps at {self.lr:g}: use {remedy}, and another --name"
+                f"the map hardly moved in {self.steps} steps: use more --epochs or a higher --lr (1e-3), and "
+                "another --name"
             )
         if self.base_accuracy - self.accuracy > CLEAR_FALL:
-            narrow = self.dimension < self.base_dimension
-            remedy = f"more than --dim {self.dimension}" if narrow else "a lower --lr, or fewer --epochs"
-            notes.append(f"fewer nearest neighbours share the label: use {remedy}, and another --name")
+            notes.append(
+                "fewer nearest neighbours share the label: use a larger --dim, a lower --lr or fewer "
+                "--epochs, and another --name"
+            )
         return notes
 
     def to_json(self) -> dict[str, object]:
         """Return it as a JSON object."""
         return {**asdict(self), "notes": self.notes}
+
+
+@dataclass(frozen=True)
+class TrainedMap:
+    """Result of :func:`train_map`.
+
+    Attributes:
+        matrix: float32, shape (d, d of the base).
+        losses, alone, steps, moved: as in :class:`Projection`.
+    """
+
+    matrix: NDArray[np.float32]
+    losses: tuple[float, ...]
+    alone: int
+    steps: int
+    moved: float
 
 
 def project(
@@ -154,7 +148,7 @@ def project(
     name: str | None = None,
     settings: ProjectionSettings | None = None,
     threads: int | None = None,
-    on_step: OnStep | None = None,
+    on_step: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> Projection:
     """Train a projection with the labels of a corpus and add its vectors to the cache.
 
@@ -165,7 +159,7 @@ def project(
         name: name of the projected teacher; default: the teacher's with ``.projected``.
         settings: training settings.
         threads: CPU threads; default: all cores.
-        on_step: progress.
+        on_step: called with the name of a step, units done and units in all.
 
     Raises:
         ConfigError: if ``dim`` exceeds the teacher's width, or ``name`` is another teacher's.
@@ -174,7 +168,7 @@ def project(
         TrainingError: if the loss or the map is not finite; nothing is written then.
     """
     opened = cache if isinstance(cache, Cache) else Cache(cache)
-    settings, tell = settings or ProjectionSettings(), on_step or _silent
+    settings = settings or ProjectionSettings()
     base, found = opened.teacher(teacher), opened.corpus(corpus)
     width = base.contract.dimension
     if dim is not None and not 1 <= dim <= width:
@@ -188,19 +182,18 @@ def project(
         return store.vectors(places[indices])
 
     with cpu_threads(threads):
-        trained = train_map(gather, labels, (dim or width, width), settings, partial(tell, "train"))
+        trained = train_map(gather, labels, (dim or width, width), settings, partial(on_step, "train"))
     name = name or f"{base.name}.projected"
     note = ", ".join(f"{key} {value}" for key, value in settings.model_dump().items())
+    note = f"of {base.name}, corpus {found.name}, {note}"
     try:
-        derived = write_derived(
-            opened, base, name, trained.matrix, f"of {base.name}, corpus {found.name}, {note}"
-        )
+        derived = write_derived(opened, base, name, trained.matrix, note)
     except ContractMismatchError as error:
         raise ConfigError(
             f"--name {name}: the cache has another teacher of that name: give another --name, the settings "
             "that one was made with, or remove it with 'embedcache rm'"
         ) from error
-    written = extend(opened, derived, found, partial(tell, "project"))
+    written = extend(opened, derived, found, partial(on_step, "project"))
     sample = np.sort(permutation(len(labels), settings.seed, _SAMPLE_STREAM, first=_SAMPLE_ROWS))
     vectors, counts = gather(sample), np.bincount(labels)
     return Projection(
@@ -209,7 +202,6 @@ def project(
         base=base.name,
         corpus=found.name,
         dimension=derived.contract.dimension,
-        base_dimension=width,
         rows=len(labels),
         labels={names[at]: int(counts[at]) for at in np.argsort(-counts, kind="stable")},
         losses=trained.losses,
@@ -219,31 +211,8 @@ def project(
         sample=len(sample),
         base_accuracy=neighbour_accuracy(vectors, labels[sample]),
         accuracy=neighbour_accuracy(apply_projection(trained.matrix, vectors), labels[sample]),
-        lr=settings.lr,
         written=written,
     )
-
-
-def extend_projection(
-    cache: Cache | str | Path,
-    teacher: str | None = None,
-    *,
-    corpus: str | None = None,
-    on_step: OnStep | None = None,
-) -> int:
-    """Add the projected vectors that a corpus lacks, without training; return their number.
-
-    Args:
-        cache: the cache, or its folder.
-        teacher, corpus: names; default: the only one of the cache.
-        on_step: progress.
-
-    Raises:
-        InputError: if there is no such corpus or teacher, or the teacher is no projection.
-        MissingVectorsError: if vectors of its base are missing; nothing is written then.
-    """
-    opened, tell = cache if isinstance(cache, Cache) else Cache(cache), on_step or _silent
-    return extend(opened, opened.teacher(teacher), opened.corpus(corpus), partial(tell, "project"))
 
 
 def train_map(
@@ -325,16 +294,10 @@ def _class_numbers(corpus: Corpus, rows: NDArray[np.int64]) -> tuple[list[str], 
     if not corpus.info.has_labels:
         raise DataError(f"{corpus.title} has no labels: build it with --label-column")
     values = corpus.labels(rows)
-    if isinstance(values[0], float):
-        raise DataError(
-            f"{corpus.title} has fractional labels such as {values[0]}, expected classes: build it with "
-            "another --label-column"
-        )
     names, numbers = np.unique(np.array(values), return_inverse=True)
-    if len(names) < 2:
-        raise DataError(f"all rows of {corpus.title} have the label {names[0]}: expected two labels or more")
+    if isinstance(values[0], float) or len(names) < 2:
+        raise DataError(
+            f"{corpus.title} has {len(names)} different labels such as {values[0]}, expected two or more "
+            "classes: build it with another --label-column"
+        )
     return [str(one) for one in names.tolist()], numbers.astype(np.int64)
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    pass

@@ -73,15 +73,14 @@ def open_soft_labels(
     logits, names = find_logits(cache, teacher)
     ordered = np.sort(rows).astype(np.int64)
     vectors = stored_vectors(cache, logits, view.keys_of(ordered), view)
-    labels = None
-    if corpus.info.has_labels:
-        labels = label_numbers(corpus.labels(ordered), names, corpus.title)
-    elif labelled:
+    has_labels = corpus.info.has_labels
+    if labelled and not has_labels:
         raise ConfigError(
             f"the loss needs labels and {corpus.title} has none: build it with --label-column, or "
             "set loss.soft=1",
             "loss.soft",
         )
+    labels = label_numbers(corpus.labels(ordered), names, corpus.title) if has_labels else None
     return SoftLabels(logits, names, ordered, vectors, labels)
 
 
@@ -138,7 +137,7 @@ def find_logits(cache: Cache, teacher: CachedTeacher) -> tuple[CachedTeacher, tu
     base = base_teacher(cache, teacher)
     if base.contract.output == LOGITS:
         raise DataError(f"teacher {base.name!r} is a classifier's logits: name the teacher of its vectors")
-    found = {one.contract: one for one in cache.teachers() if _same_model(one.contract, base.contract)}
+    found = {one.contract: one for one in cache.teachers() if _are_logits_of(one.contract, base.contract)}
     if len(found) != 1:
         held = f"those of {len(found)} classifiers" if found else "none"
         raise DataError(
@@ -146,7 +145,7 @@ def find_logits(cache: Cache, teacher: CachedTeacher) -> tuple[CachedTeacher, tu
             "classifier with 'embedcache build --output embedding,logits'"
         )
     (logits,) = found.values()
-    return logits, tuple((module_entry(logits.contract, "Classifier") or {})["labels"])
+    return logits, tuple(module_entry(logits.contract, "Classifier")["labels"])
 
 
 def encoder_of(contract: Contract) -> dict[str, object]:
@@ -154,16 +153,13 @@ def encoder_of(contract: Contract) -> dict[str, object]:
     return {name: getattr(contract, name) for name in _ENCODER_FIELDS}
 
 
-def module_entry(contract: Contract, kind: str) -> dict[str, Any] | None:
-    """Return a contract's module of a kind; None if it has none."""
-    return next((module for module in modules_of(contract) if module.get("type") == kind), None)
+def module_entry(contract: Contract, kind: str) -> dict[str, Any]:
+    """Return a contract's module of a kind; empty if it has none."""
+    return next((module for module in modules_of(contract) if module.get("type") == kind), {})
 
 
-def _same_model(logits: Contract, vectors: Contract) -> bool:
+def _are_logits_of(logits: Contract, vectors: Contract) -> bool:
     """Check if ``logits`` come from the model of ``vectors``, with the same modules before the classifier."""
     before = [module for module in modules_of(logits) if module.get("type") != "Classifier"]
-    return (
-        logits.output == LOGITS
-        and encoder_of(logits) == encoder_of(vectors)
-        and before == modules_of(vectors)
-    )
+    own = encoder_of(logits) == encoder_of(vectors) and before == modules_of(vectors)
+    return own and logits.output == LOGITS

@@ -1,4 +1,4 @@
-"""A student's folder with a classifier, and the knowledge bases that it can search.
+"""Student with a classifier: its folder, and the knowledge base that it can search.
 
 A student searches its teacher's projected vectors with its own. Vectors of another teacher or projection lie
 in another space, where its neighbours would be accidental.
@@ -7,76 +7,36 @@ in another space, where its neighbours would be accidental.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+import numpy as np
+from scipy.special import softmax
 
 from distill.errors import ConfigError, DataError
-from distill.layout import BEST, CONFIG, HELD_OUT, describe_missing, describe_unfinished
-from distill.reaugkd.soft_labels import encoder_of, find_logits, module_entry
-from distill.record import RunRecord, read_record, run_folder
+from distill.layout import BEST, CONFIG, HELD_OUT, KNOWLEDGE_BASE, describe_missing, describe_unfinished
+from distill.reaugkd.index import IndexSettings
+from distill.reaugkd.knowledge_base import BaseCorpus, Header, KnowledgeBase, Origin, contains
+from distill.reaugkd.soft_labels import encoder_of, find_logits, module_entry, stored_vectors
+from distill.record import RunRecord, TeacherRecord, read_record, run_folder
+from distill.vectors import unit
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.contract import Contract, describe_differences
 from embedcache.corpus.corpus import Corpus
+from embedcache.folders import locked_folder
+from embedcache.keys import first_occurrences, key_array
 from embedcache.teacher.classifier import ClassifierHead
 
 DEFAULT_TAU = 0.07
 """Temperature of neighbours for a student that was not trained with ``reaugkd``."""
 
-_NO_NEIGHBOURS = {
-    "kd": "it compares no vectors",
-    "rkd-kd": "it compares distances and angles among rows, which do not depend on where the rows lie",
-}
+OnStep = Callable[[str, int, int], None]
+"""Called with the name of a step, units done and units in all."""
 
-
-class Origin(BaseModel):
-    """Source of a knowledge base's vectors and soft labels, as its header holds it.
-
-    Attributes:
-        teacher: name of the teacher of the vectors.
-        contract: id of its contract.
-        base: id of the contract that was projected; None for unprojected vectors.
-        projection: sha256 of the projection's weights; None for unprojected vectors.
-        logits: id of the contract of the logits.
-        labels: names of the labels, in the order of the soft labels.
-        classifier: digest of the classifier that gave the logits; None in a base of an older version.
-        encoder: fields of the vectors' contract, see :func:`distill.reaugkd.soft_labels.encoder_of`; None in
-            a base of an older version.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    teacher: str
-    contract: str
-    base: str | None
-    projection: str | None
-    logits: str
-    labels: tuple[str, ...]
-    classifier: str | None = None
-    encoder: dict[str, Any] | None = None
-
-    @classmethod
-    def find(cls, cache: Cache, teacher: CachedTeacher) -> tuple[Origin, CachedTeacher]:
-        """Return the origin of a teacher's vectors, and the teacher of its logits.
-
-        Raises:
-            DataError: as :func:`distill.reaugkd.soft_labels.find_logits`.
-        """
-        logits, labels = find_logits(cache, teacher)
-        projection = module_entry(teacher.contract, "Projection") or {}
-        origin = cls(
-            teacher=teacher.name,
-            contract=teacher.contract.id,
-            base=projection.get("of"),
-            projection=projection.get("weights"),
-            logits=logits.contract.id,
-            labels=labels,
-            classifier=(module_entry(logits.contract, "Classifier") or {})["weights"],
-            encoder=encoder_of(teacher.contract),
-        )
-        return origin, logits
+_WITHOUT_NEIGHBOURS = ("kd", "rkd-kd")
+"""Losses that compare no positions of vectors: where a row lies among the teacher's is accidental."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +52,8 @@ class StudentFolder:
 
     folder: Path
     head: ClassifierHead
-    run: Path | None
-    record: RunRecord | None
+    run: Path | None = None
+    record: RunRecord | None = None
 
     @property
     def title(self) -> str:
@@ -101,26 +61,24 @@ class StudentFolder:
         return str(self.run or self.folder)
 
     @property
-    def teacher(self) -> tuple[str, Contract] | None:
-        """Name and contract of the teacher whose vectors it was trained to approach; None without one."""
-        if self.record is None or self.is_taught or self.record.teacher is None:
-            return None
-        return self.record.teacher.name, Contract.from_json(self.record.teacher.contract)
-
-    @property
     def is_taught(self) -> bool:
         """Trained on labels alone, without a teacher."""
         return self.record is not None and self.record.kind != "run"
 
     @property
+    def teacher(self) -> TeacherRecord | None:
+        """Teacher whose vectors it was trained to approach; None without one."""
+        return self.record.teacher if self.record is not None and not self.is_taught else None
+
+    @property
     def tau(self) -> float:
         """Temperature of ``reaugkd`` in its training, else :data:`DEFAULT_TAU`."""
-        if self.run is None or not (self.run / CONFIG).is_file():
-            return DEFAULT_TAU
         import yaml
 
-        loss = yaml.safe_load((self.run / CONFIG).read_text(encoding="utf-8")).get("loss", {})
-        return float(loss.get("tau") or DEFAULT_TAU) if loss.get("name") == "reaugkd" else DEFAULT_TAU
+        if self.run is None or self.record is None or self.record.loss != "reaugkd":
+            return DEFAULT_TAU
+        config = yaml.safe_load((self.run / CONFIG).read_text(encoding="utf-8"))
+        return float(config["loss"].get("tau") or DEFAULT_TAU)
 
     def held_out(self) -> list[str]:
         """Return the texts held out of its training; none without a record of them."""
@@ -130,26 +88,23 @@ class StudentFolder:
         lines = (self.run / HELD_OUT).read_text(encoding="utf-8").split("\n")
         return [json.loads(line) for line in lines if line]
 
-    def find_corpus(self, cache: Cache) -> Corpus:
-        """Return the corpus it was trained on, by its digest, else by its name.
-
-        For a student trained on a labelled file the only corpus will do: it need not have the file's name.
+    def find_corpus(self, cache: Cache, name: str | None) -> Corpus:
+        """Return a corpus by its name; without one that of its training, else the only one.
 
         Raises:
             InputError: if the cache has no such corpus, or several to choose from.
         """
-        if self.record is None:
-            return cache.corpus()
-        trained = self.record.corpus
-        for corpus in cache.corpora():
-            if corpus.info.digest == trained.digest:
-                return corpus
-        by_name = not self.is_taught or trained.name in cache.corpus_names()
-        return cache.corpus(trained.name if by_name else None)
+        if name is None and self.record is not None:
+            trained = self.record.corpus
+            for corpus in cache.corpora():
+                if corpus.info.digest == trained.digest:
+                    return corpus
+            name = trained.name if trained.name in cache.corpus_names() else None
+        return cache.corpus(name)
 
     def searches_own_vectors(self, origin: Origin) -> bool:
         """Check if a base holds the student's own vectors, and it was trained to approach no others."""
-        return self.teacher is None and origin.classifier == self.head.digest
+        return self.teacher is None and (self.is_taught or origin.classifier == self.head.digest)
 
     def check(self, origin: Origin, dimension: int, where: str) -> None:
         """Refuse a knowledge base that the student cannot search.
@@ -160,43 +115,39 @@ class StudentFolder:
             where: name of the base in messages.
 
         Raises:
-            DataError: if the student's loss compares no positions of vectors, or the labels, the teacher, the
-                projection or the width are not the student's.
+            DataError: if the student's loss compares no positions of vectors, or the labels, the width, the
+                teacher or the projection are not the student's; all that differs is named.
         """
-        loss = self.record.loss if self.record else None
-        if loss in _NO_NEIGHBOURS:
+        if self.record is not None and self.record.loss in _WITHOUT_NEIGHBOURS:
             raise DataError(
-                f"{self.title} was trained with loss {loss} and has no neighbours: {_NO_NEIGHBOURS[loss]}. "
-                "Train a student with --loss reaugkd"
+                f"loss {self.record.loss} of {self.title} does not bring its vectors near the teacher's, so "
+                "it has no neighbours: train a student with --loss reaugkd"
             )
-        if origin.labels != self.head.labels:
-            raise DataError(
-                f"another label set: {where} has {list(origin.labels[:9])}, {self.title} has "
-                f"{list(self.head.labels[:9])}: use the teacher that the student was trained with"
+        found: dict[str, object] = {"labels": origin.labels, "dimension": dimension}
+        wanted: dict[str, object] = {"labels": self.head.labels, "dimension": self.head.dimension}
+        remedy = f"build a base of {self.head.dimension} dimensions with the labels of the student"
+        if self.teacher is not None:
+            found |= {"contract": origin.contract}
+            wanted |= {"contract": self.teacher.contract_id}
+            remedy = f"use the student's teacher, {self.teacher.name!r}"
+            if found["contract"] != wanted["contract"]:
+                trained = Contract.from_json(self.teacher.contract)
+                found |= {**(origin.encoder or {}), "projection": origin.projection}
+                wanted |= {
+                    **encoder_of(trained),
+                    "projection": module_entry(trained, "Projection").get("weights"),
+                }
+        elif self.searches_own_vectors(origin):
+            found |= {"classifier": origin.classifier, "projection": origin.projection}
+            wanted |= {"classifier": self.head.digest, "projection": None}
+            remedy = (
+                "it had no teacher and searches its own vectors: cache them with 'embedcache build --teacher "
+                f"{self.folder} --output embedding,logits' and name them with --teacher"
             )
-        if self.teacher is not None and self.teacher[1].id != origin.contract:
-            name, contract = self.teacher
-            raise DataError(
-                f"{_difference(contract, origin)}: {where} has vectors of {origin.teacher!r} (contract "
-                f"{origin.contract[:12]}), {self.title} was trained with {name!r} (contract "
-                f"{contract.id[:12]}): name that one with --teacher"
-            )
-        own = self.searches_own_vectors(origin)
-        if (self.is_taught and origin.classifier and not own) or (own and origin.projection):
-            what = "a projection of its vectors" if own else "another classifier"
-            raise DataError(
-                f"{what}: {where} has vectors of {origin.teacher!r}, {self.title} had no teacher and "
-                f"searches its own: cache them with 'embedcache build --teacher {self.folder} --output "
-                "embedding,logits' and name them with --teacher"
-            )
-        if dimension != self.head.dimension:
-            raise DataError(
-                f"another width: {where} has {dimension} dimensions, {self.title} has {self.head.dimension}: "
-                f"project the teacher with 'distill kb project --dim {self.head.dimension}'"
-            )
+        self._refuse_differences(found, wanted, where, remedy)
 
     def check_encoder(self, origin: Origin, contract: Contract, where: str) -> None:
-        """Refuse the student's own vectors if they were encoded with other settings than its folder's.
+        """Refuse a base of the student's own vectors that were encoded with other settings than its folder's.
 
         Args:
             origin: source of the base.
@@ -206,14 +157,33 @@ class StudentFolder:
         Raises:
             DataError: if pooling, prompt, length or another field differs; both values are named.
         """
-        if origin.encoder is None or not self.searches_own_vectors(origin):
-            return
-        pairs = {name: (value, origin.encoder.get(name)) for name, value in encoder_of(contract).items()}
-        if differing := {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}:
+        if self.searches_own_vectors(origin):
+            remedy = "build the vectors again without those options"
+            self._refuse_differences(origin.encoder or {}, encoder_of(contract), where, remedy)
+
+    def _refuse_differences(
+        self, found: Mapping[str, object], wanted: Mapping[str, object], where: str, remedy: str
+    ) -> None:
+        differing = {
+            name: (found[name], value) for name, value in wanted.items() if found.get(name, value) != value
+        }
+        if differing:
             raise DataError(
-                f"{where} has vectors of {origin.teacher!r}, encoded with other settings than {self.title} "
-                f"uses ({describe_differences(differing)}): build them again without those options"
+                f"{where} does not fit {self.title} ({describe_differences(differing)}): {remedy}"
             )
+
+    def base(self) -> KnowledgeBase:
+        """Return its knowledge base.
+
+        Raises:
+            DataError: if there is none, or the student cannot search it.
+            CorruptCacheError: if it is damaged.
+        """
+        base = KnowledgeBase.read(self.folder)
+        if base is None:
+            raise DataError(f"{self.title} has no knowledge base: build one with 'distill kb build'")
+        self.check(base.header.origin, base.header.dimension, f"the knowledge base in {self.folder}")
+        return base
 
 
 def open_student(spec: str | Path) -> StudentFolder:
@@ -226,9 +196,9 @@ def open_student(spec: str | Path) -> StudentFolder:
     """
     run = run_folder(spec)
     folder = run / BEST if run else Path(spec).expanduser()
-    if run and not folder.is_dir():
-        raise DataError(describe_unfinished(run))
     if not folder.is_dir():
+        if run:
+            raise DataError(describe_unfinished(run))
         raise ConfigError(describe_missing(str(spec)) or f"no folder {folder}: check the path")
     head = ClassifierHead.read(folder)
     if head is None:
@@ -239,10 +209,158 @@ def open_student(spec: str | Path) -> StudentFolder:
     return StudentFolder(folder.resolve(), head, run, record)
 
 
-def _difference(trained: Contract, origin: Origin) -> str:
-    """Name the difference between a base's vectors and those a student was trained with."""
-    projection = module_entry(trained, "Projection") or {}
-    if origin.base and origin.base in (trained.id, projection.get("of")):
-        return "another projection of the same teacher" if projection else "a projection of the same teacher"
-    same = projection.get("of") == origin.contract
-    return "the same teacher without its projection" if same else "another teacher"
+@dataclass(frozen=True)
+class Built:
+    """Written knowledge base.
+
+    Attributes:
+        base: the base.
+        added: rows added.
+        repeated: rows left out because their text occurs earlier in the corpus.
+        held_out: rows left out because the run held them out.
+        known: rows left out because their text is in the base.
+        recall: recall of the measured ``ef_search`` on held-out rows; None if it was not measured.
+    """
+
+    base: KnowledgeBase
+    added: int
+    repeated: int
+    held_out: int
+    known: int
+    recall: float | None
+
+
+def build_base(
+    model: str | Path,
+    cache: str | Path,
+    *,
+    corpus: str | None = None,
+    teacher: str | None = None,
+    settings: IndexSettings | None = None,
+    texts: bool = False,
+    tau: float | None = None,
+    overwrite: bool = False,
+    on_step: OnStep | None = None,
+) -> Built:
+    """Build the knowledge base of a student from a cache; rows that its run held out are left out.
+
+    Args:
+        model: a run, or a model folder with a classifier.
+        cache: cache with the teacher's vectors and logits.
+        corpus, teacher: names; default: those of the run.
+        settings: settings of the graph.
+        texts: keep the texts, so that neighbours can be shown.
+        tau: temperature of the neighbours' weights; default: that of the student's training, else 0.07.
+        overwrite: replace an earlier base.
+        on_step: progress.
+
+    Raises:
+        ConfigError: if there is a base already, or no teacher is known.
+        DataError: if the teacher's vectors are not those the student searches, or vectors are missing.
+        InputError: if there is no such corpus or teacher.
+        StorageError: if it cannot be written.
+    """
+    student, opened = open_student(model), Cache(cache)
+    with locked_folder(student.folder):
+        target = student.folder / KNOWLEDGE_BASE
+        if target.exists() and not overwrite:
+            raise ConfigError(f"{target} exists: add to it with 'distill kb add', or use --overwrite")
+        if teacher is not None:
+            found = opened.teacher(teacher)
+        elif student.teacher is not None:
+            found = _teacher(opened, student.teacher.name, student.teacher.contract_id)
+        else:
+            raise ConfigError(f"{student.title} was trained without a teacher: name one with --teacher")
+        logits, _ = find_logits(opened, found)
+        origin = Origin.of(found.name, found.contract, logits.contract)
+        student.check(origin, found.contract.dimension, f"teacher {found.name!r} in {opened.folder}")
+        header = Header(
+            rows=0,
+            dimension=found.contract.dimension,
+            origin=origin,
+            index=settings or IndexSettings(),
+            tau=student.tau if tau is None else tau,
+            texts=texts,
+        )
+        source = student.find_corpus(opened, corpus)
+        return _extend(student, KnowledgeBase.empty(header), opened, source, found, logits, on_step)
+
+
+def add_rows(
+    model: str | Path, cache: str | Path, *, corpus: str | None = None, on_step: OnStep | None = None
+) -> Built:
+    """Add another corpus to a student's knowledge base; k and beta stay.
+
+    Texts in the base and those that the run held out are left out. ``ef_search`` is measured again if it was
+    measured before and the cache has vectors of enough held-out rows.
+
+    Args:
+        model: the student.
+        cache: cache with vectors and logits of the base's teacher.
+        corpus: name; default: the only one.
+        on_step: progress.
+
+    Raises:
+        DataError: if there is no base, its teacher or classifier is another, or vectors are missing.
+        InputError: if there is no such corpus.
+        StorageError: if it cannot be written; the base stays as it was.
+    """
+    student, opened = open_student(model), Cache(cache)
+    with locked_folder(student.folder):
+        base = student.base()
+        origin = base.header.origin
+        teacher = _teacher(opened, origin.teacher, origin.contract)
+        logits, _ = find_logits(opened, teacher)
+        if logits.contract.id != origin.logits:
+            raise DataError(
+                f"another classifier: the base has soft labels of contract {origin.logits[:12]}, "
+                f"{opened.folder} has {logits.contract.id[:12]}: build the base again with 'distill kb build'"
+            )
+        return _extend(student, base, opened, opened.corpus(corpus), teacher, logits, on_step)
+
+
+def _teacher(cache: Cache, name: str, contract: str) -> CachedTeacher:
+    """Find a teacher by its contract: another cache may have it under another name."""
+    for teacher in cache.teachers():
+        if teacher.contract.id == contract:
+            return teacher
+    names = ", ".join(teacher.name for teacher in cache.teachers()) or "none"
+    raise DataError(f"{cache.folder} has no teacher {name!r} of contract {contract[:12]}; it has {names}")
+
+
+def _extend(
+    student: StudentFolder,
+    base: KnowledgeBase,
+    cache: Cache,
+    corpus: Corpus,
+    teacher: CachedTeacher,
+    logits: CachedTeacher,
+    on_step: OnStep | None,
+) -> Built:
+    """Add the rows of a corpus to a base and write it."""
+    held_out, keys = key_array(student.held_out()), corpus.keys()
+    first = first_occurrences([keys])
+    held = first & contains(held_out, keys)
+    known = first & ~held & base.holds(keys)
+    rows = np.flatnonzero(first & ~held & ~known)
+    if not len(rows):
+        raise DataError(f"{corpus.title} has no new row: all are in the knowledge base or were held out")
+    vectors, said = (stored_vectors(cache, one, keys[rows], corpus) for one in (teacher, logits))
+    soft = softmax(said.astype(np.float64), axis=1).astype(np.float32)
+    # Codecs store a unit vector as one of nearly unit length.
+    base.index.add(unit(vectors), partial(on_step, "linked") if on_step else None)
+    recall = None
+    if base.index.settings.ef_search is None or base.index.settings.is_settled:
+        store = cache.store(teacher.contract)
+        places = store.locate(held_out)
+        recall = base.index.settle(unit(store.vectors(places[places >= 0])))
+    entry = BaseCorpus(name=corpus.name, digest=corpus.info.digest, rows=len(rows))
+    grown = replace(
+        base,
+        header=base.header.model_copy(update={"corpora": (*base.header.corpora, entry)}),
+        soft_labels=np.concatenate([base.soft_labels, soft]),
+        keys=np.concatenate([base.keys, keys[rows]]),
+        texts=None if base.texts is None else (*base.texts, *corpus.texts(rows)),
+    )
+    repeated = len(keys) - int(first.sum())
+    return Built(grown.write(student.folder), len(rows), repeated, int(held.sum()), int(known.sum()), recall)

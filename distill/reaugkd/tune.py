@@ -13,25 +13,18 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 from scipy.stats import binomtest
 
-from distill.data.labelled import (
-    FEWEST_SCORED,
-    Columns,
-    LabelledRows,
-    label_numbers,
-    read_labelled,
-)
+from distill.data.labelled import FEWEST_SCORED, Columns, LabelledRows, label_numbers, read_labelled
 from distill.errors import DataError
-from distill.reaugkd.classifier import RetrievalAugmentedClassifier, open_encoder
-from distill.reaugkd.header import Chosen
+from distill.reaugkd.classifier import open_encoder
 from distill.reaugkd.index import Found, Recall
-from distill.reaugkd.knowledge_base import KnowledgeBase, Probabilities, require_base
+from distill.reaugkd.knowledge_base import Chosen, KnowledgeBase, Probabilities
 from distill.reaugkd.student import StudentFolder, open_student
 from distill.training.selection import refuse_test_file, refuse_test_rows
 from distill.vectors import unit
 from embedcache.cache import Cache
-from embedcache.codecs import Vectors
 from embedcache.folders import locked_folder
 from embedcache.keys import KeyIndex, key_array
 
@@ -136,7 +129,7 @@ def tune(
         data: file of labelled rows to choose on instead.
         columns, rows: columns of ``data``, and ``COLUMN=VALUE`` conditions on its rows.
         keep: write the choice into the base.
-        device, threads: as for :meth:`RetrievalAugmentedClassifier.from_folder`.
+        device, threads: as for :meth:`distill.reaugkd.classifier.RetrievalAugmentedClassifier.from_folder`.
 
     Raises:
         ConfigError: if the file or the rows are those of a test set.
@@ -145,9 +138,8 @@ def tune(
     """
     student = open_student(model)
     with locked_folder(student.folder):
-        base = require_base(student)
+        base = student.base()
         encode = open_encoder(student, base, device, threads)
-        classifier = RetrievalAugmentedClassifier(encode, student.head, base)
         if data is None:
             labelled = held_out_rows(student, cache, corpus)
         else:
@@ -163,12 +155,15 @@ def tune(
                 f"base, expected {FEWEST_SCORED} or more to choose k and beta on {labelled.described}"
             )
         left = labelled.take(new)
+        student.head.refuse_others(left.texts, student.title)
         labels = label_numbers(left.labels, student.head.labels, left.name)
-        classifier.answer(left.texts[:1])
-        answers = classifier.answer(left.texts)
-        queries = unit(classifier.vectors(left.texts))
-        found = base.index.search(queries, MOST_NEIGHBOURS)
-        trials = try_settings(base, answers.student, found, labels)
+        encode(left.texts[:1])  # The first call takes longer.
+        began = time.perf_counter()
+        vectors = encode(left.texts)
+        seconds = time.perf_counter() - began
+        own: Probabilities = softmax(student.head.logits(vectors).astype(np.float64), axis=1)
+        queries = unit(vectors)
+        trials = try_settings(base, own, base.index.search(queries, MOST_NEIGHBOURS), labels)
         best = min(trials, key=lambda one: one.rank)
         alone = next(one for one in trials if one.beta == 1)
         chosen = Chosen(
@@ -185,24 +180,24 @@ def tune(
         if keep:
             header = base.header.model_copy(update={"chosen": chosen})
             replace(base, header=header, chosen_keys=keys[new]).write(student.folder)
-    table = [TableRow(0, alone.accuracy, (0.0, 0.0), 1.0, alone.accuracy, answers.encode_seconds)]
+    table = [TableRow(0, alone.accuracy, (0.0, 0.0), 1.0, alone.accuracy, seconds)]
     for k in SHOWN_KS:
-        of_k = [one for one in trials if one.k == k]
+        of_k = {one.beta: one for one in trials if one.k == k}
         if of_k:
-            at_beta, top = (
-                next(one for one in of_k if one.beta == best.beta),
-                min(of_k, key=lambda one: one.rank),
-            )
-            lead, seconds = lead_interval(at_beta.right, alone.right), _retrieval_seconds(base, queries, k)
+            at_beta, top = of_k[best.beta], min(of_k.values(), key=lambda one: one.rank)
+            began = time.perf_counter()
+            base.vote(base.index.search(queries, k))
+            seconds = time.perf_counter() - began
+            lead = lead_interval(at_beta.right, alone.right)
             table.append(TableRow(k, at_beta.accuracy, lead, top.beta, top.accuracy, seconds))
-    exact = best.beta * answers.student + (1 - best.beta) * base.vote(base.index.exact(queries, best.k))
+    exact = best.beta * own + (1 - best.beta) * base.vote(base.index.exact(queries, best.k))
     return Choice(
-        chosen,
-        tuple(table),
-        base.index.recall(queries, best.k),
-        float((exact.argmax(axis=1) == labels).mean()),
-        len(labelled) - len(left),
-        labelled.described,
+        chosen=chosen,
+        table=tuple(table),
+        recall=base.index.recall(queries, best.k),
+        exact_accuracy=float((exact.argmax(axis=1) == labels).mean()),
+        in_base=len(labelled) - len(left),
+        skipped=labelled.described,
     )
 
 
@@ -268,23 +263,10 @@ def held_out_rows(
             f"{student.title}: no cache {place or ''} with the labels of its {len(texts):,} held-out rows: "
             "name it with --cache, or give labelled rows with --data FILE"
         )
-    opened = Cache(place)
-    found = student.find_corpus(opened) if corpus is None else opened.corpus(corpus)
+    found = student.find_corpus(Cache(place), corpus)
     places = KeyIndex(found.keys()).locate(key_array(texts))
     picked = places[places >= 0]
     gone = len(texts) - len(picked)
-    described = (
-        f"{gone:,} of {len(texts):,} held-out texts, which {found.title} does not hold" if gone else ""
-    )
+    described = f"{gone:,} of {len(texts):,} held-out texts, which {found.title} lacks" if gone else ""
     name = f"rows of corpus {found.name!r} held out by the run"
     return LabelledRows(name, found.texts(picked), found.labels(picked), described=described)
-
-
-def _retrieval_seconds(base: KnowledgeBase, queries: Vectors, k: int) -> float:
-    """Return the time of searching and voting for all queries, the shortest of three."""
-    seconds = []
-    for _ in range(3):
-        began = time.perf_counter()
-        base.vote(base.index.search(queries, k))
-        seconds.append(time.perf_counter() - began)
-    return min(seconds)

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from distill.reaugkd.classifier import RetrievalAugmentedClassifier, open_encoder
-from distill.reaugkd.header import Header
 from distill.reaugkd.index import IndexSettings, NeighbourIndex
-from distill.reaugkd.knowledge_base import KnowledgeBase
-from distill.reaugkd.student import Origin, StudentFolder
+from distill.reaugkd.knowledge_base import Header, KnowledgeBase, Origin
+from distill.reaugkd.student import StudentFolder
 from embedcache.keys import KEY_DTYPE
 from embedcache.teacher.classifier import ClassifierHead
 from embedcache.testing import sentences, tiny_encoder
@@ -31,7 +30,7 @@ def projected(count: int, seed: int, width: int = WIDTH) -> np.ndarray:
 
 @pytest.mark.parametrize("codec", ["float32", "float16"])
 def test_the_default_graph_finds_nearly_all_after_saving_loading_and_appending(codec):
-    settings = IndexSettings(codec=codec)
+    settings = IndexSettings(codec=codec, ef_search=64)
     vectors, queries = projected(ROWS, 1), projected(QUERIES, 2)
     index = NeighbourIndex.build(vectors[:60_000], settings)
     index = NeighbourIndex.from_bytes(index.to_bytes(), settings)
@@ -50,17 +49,8 @@ def narrow_base() -> KnowledgeBase:
     recall = index.settle(projected(QUERIES, 2, NARROW))
     assert recall is not None
     assert recall >= 0.99
-    origin = Origin(
-        teacher="teacher",
-        contract="a" * 64,
-        base=None,
-        projection=None,
-        logits="b" * 64,
-        labels=("bad", "good"),
-    )
-    header = Header(
-        rows=ROWS, dimension=NARROW, origin=origin, index=index.settings, tau=0.07, corpora=(), texts=False
-    )
+    origin = Origin(teacher="teacher", contract="a" * 64, logits="b" * 64, labels=("bad", "good"))
+    header = Header(rows=ROWS, dimension=NARROW, origin=origin, index=index.settings, tau=0.07, texts=False)
     soft_labels = np.full((ROWS, 2), 0.5, dtype=np.float32)
     return KnowledgeBase(header, index, soft_labels, np.arange(ROWS).astype(KEY_DTYPE))
 
@@ -74,7 +64,7 @@ def test_retrieval_adds_little_to_the_time_of_a_student(tmp_path, narrow_base, l
     """ReAugKD, Table 2: with ten neighbours less than 3 %."""
     folder = tiny_encoder(tmp_path / "student", dimension=width, layers=layers, normalize=False)
     head = ClassifierHead(("bad", "good"), np.ones((2, NARROW), np.float32), np.zeros(2, np.float32))
-    wide = open_encoder(StudentFolder(folder, head, None, None), None, "cpu", 1)
+    wide = open_encoder(StudentFolder(folder, head), None, "cpu", 1)
     classifier = RetrievalAugmentedClassifier(
         lambda texts: np.ascontiguousarray(wide(texts)[:, :NARROW]), head, narrow_base, k=10
     )

@@ -100,20 +100,26 @@ def head(labels: Sequence[str] = LABELS, width: int = WIDTH) -> ClassifierHead:
 
 
 def make_run(
-    folder: Path, cache: Cache, contract: Contract, held: Sequence[str] = HELD, loss: str = "reaugkd"
+    folder: Path,
+    cache: Cache | None,
+    contract: Contract | None,
+    held: Sequence[str] = HELD,
+    loss: str = "reaugkd",
 ) -> Path:
-    """The folder of a run whose student has a classifier, but no encoder."""
+    """The folder of a run whose student has a classifier but no encoder; its teacher has ``contract``."""
     (folder / BEST).mkdir(parents=True)
     head().write(folder / BEST)
-    teacher = TeacherRecord(
-        name="tiny.projected", spec="nowhere", contract_id=contract.id, contract=contract.to_json()
-    )
+    teachers = []
+    if contract is not None:
+        known = {"contract_id": contract.id, "contract": contract.to_json()}
+        teachers = [TeacherRecord(name="tiny.projected", spec="nowhere", **known)]
     RunRecord(
+        kind="run" if teachers else "finetune",
         identity="0",
         seeds=[0],
         setting="0",
-        teachers=[teacher],
-        cache=str(cache.folder),
+        teachers=teachers,
+        cache=str(cache.folder) if cache else None,
         corpus=CorpusRecord(name="films", rows=len(TEXTS), digest=""),
         rows=len(TEXTS) - len(held),
         student="layers:1",
