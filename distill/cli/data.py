@@ -111,7 +111,7 @@ def pairs_command(data: Path, folder: Path) -> None:
     pairs.tsv (anchor, positive), for 'distill finetune', has each query that is not of the split test with
     its entity. texts.tsv, for 'embedcache build', has these queries and the entities of all catalogues.
     """
-    from distill.evaluation.entity_pairs import PAIRS, TEXTS, read_entity_pairs, write_entity_pairs
+    from distill.evaluation.catalogues import PAIRS, TEXTS, read_entity_pairs, write_entity_pairs
 
     found = read_entity_pairs(data)
     write_entity_pairs(found, folder)

@@ -7,24 +7,21 @@ settings and the package's version. A damaged one is evaluated again.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from distill.evaluation.models import user_cache
-from distill.evaluation.result import Evaluation, ModelFacts, SuiteResult
+from pydantic import TypeAdapter
+
+from distill.evaluation.result import Evaluation, Scored
 from distill.layout import file_name
-from embedcache.errors import EmbedCacheError
 from embedcache.fsio import make_directory, read_sealed_json, write_sealed_json
 
 LARGEST_FILE = 256 << 20
 """Bytes of a kept evaluation; outcomes of half a million items are some ten megabytes."""
 
 _PREFIX, _ENDING = "eval-", ".json"
-
-Scored = tuple[ModelFacts, SuiteResult]
 
 
 @dataclass(frozen=True)
@@ -34,17 +31,18 @@ class Kept:
     Attributes:
         key: what decided its figures, by name: ``data``, ``model``, ``settings``, ``version``.
         evaluation: the model's result, after its teacher's where that was evaluated too.
-        written: UTC time.
     """
 
     key: Mapping[str, str]
     evaluation: Evaluation
-    written: str
 
     @property
     def scored(self) -> Scored:
         """The model's facts and result."""
         return self.evaluation.models[-1]
+
+
+_KEPT = TypeAdapter(Kept)
 
 
 def kept_path(folder: Path, suite: str) -> Path:
@@ -61,54 +59,24 @@ def kept_suites(folder: Path) -> list[str]:
 def read_kept(folder: Path, suite: str) -> Kept | None:
     """Return a kept evaluation; None if there is none that can be read."""
     try:
-        value = read_sealed_json(kept_path(folder, suite), LARGEST_FILE)
-        return Kept(value["key"], Evaluation.from_json(value["evaluation"]), value["written"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return _KEPT.validate_python(read_sealed_json(kept_path(folder, suite), LARGEST_FILE))
+    except (OSError, ValueError):
         return None
 
 
-def write_kept(folder: Path, key: Mapping[str, str], evaluation: Evaluation) -> str:
-    """Keep an evaluation; return why that failed, "" if it is kept."""
-    value: dict[str, Any] = {
-        "key": dict(key),
-        "written": datetime.now(UTC).isoformat(timespec="seconds"),
-        "evaluation": evaluation.to_json(outcomes=True),
-    }
-    try:
-        make_directory(folder)
-        write_sealed_json(kept_path(folder, evaluation.suite), value)
-    except (EmbedCacheError, OSError, ValueError) as error:
-        return f"the evaluation by {evaluation.suite} is not kept in {folder}: {error}"
-    return ""
+def write_kept(folder: Path, kept: Kept) -> None:
+    """Keep an evaluation.
 
-
-def cached(
-    folder: Path | None,
-    suite: str,
-    key: Mapping[str, str],
-    compute: Callable[[], Scored],
-    *,
-    again: bool = False,
-) -> tuple[Scored, bool, str]:
-    """Return what is kept under ``key``, else what ``compute`` returns, which is then kept.
-
-    Args:
-        folder: where it is kept; None: nowhere.
-        suite: name of the suite.
-        key: everything that decides the figures.
-        compute: scores the model.
-        again: do not use what is kept.
-
-    Returns:
-        the model's facts and result, if they were kept before, and why they cannot be kept ("" if they are).
+    Raises:
+        StorageError: if it cannot be written.
     """
-    if folder is not None and not again:
-        kept = read_kept(folder, suite)
-        if kept is not None and dict(kept.key) == dict(key):
-            return kept.scored, True, ""
-    scored = compute()
-    fault = "" if folder is None else write_kept(folder, key, Evaluation(suite, (scored,)))
-    return scored, False, fault
+    make_directory(folder)
+    write_sealed_json(kept_path(folder, kept.evaluation.suite), _KEPT.dump_python(kept, mode="json"))
+
+
+def user_cache() -> Path:
+    """Return the user's folder for what can be computed again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "distill"
 
 
 def user_folder(identity: str) -> Path:

@@ -7,8 +7,8 @@ Training texts are streamed; memory grows with the test sets alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,21 +74,17 @@ def contamination(
     met: set[str] = set()
     chosen: set[tuple[str, ...]] = set()
     done = 0
-    for texts in _all_texts(run, corpus):
+    stages = list(_stages(run))
+    for texts in _training_texts(stages, corpus):
         met |= wanted.intersection(map(fold, texts))
         done += len(texts)
         progress("training texts", done, 0)
-    for stage in _stages(run):
+    for stage in stages:
         chosen |= {tuple(sorted(map(fold, pair))) for pair in _selection_pairs(*stage)}
     return {name: _count(of_set, met, chosen) for name, of_set in folded.items()}
 
 
-def marks(seen: dict[str, Seen]) -> dict[str, Any]:
-    """Return the marks of a result."""
-    return {CONTAMINATION: {name: asdict(one) for name, one in seen.items()}}
-
-
-def describe(seen: dict[str, Seen]) -> list[str]:
+def describe(seen: Mapping[str, Seen]) -> list[str]:
     """Return a note for each set of which something was seen, and one for all others."""
     notes = []
     for name, one in seen.items():
@@ -112,28 +108,30 @@ def _count(items: Sequence[tuple[str, ...]], met: set[str], chosen: set[tuple[st
     return Seen(len(distinct), len(distinct & met), len(pairs), seen, selected)
 
 
-def _stages(run: Path | None) -> Iterator[tuple[Path, RunRecord, dict[str, Any]]]:
+_Stage = tuple[Path, RunRecord, dict[str, Any]]
+
+
+def _stages(run: Path | None) -> Iterator[_Stage]:
     """Yield folder, record and configuration of a run and of those it was fine-tuned from."""
     import yaml
 
     while run is not None:
         record = read_record(run)
-        try:
-            config = yaml.safe_load((run / CONFIG).read_text(encoding="utf-8"))
-        except (OSError, ValueError, yaml.YAMLError):
-            config = None
-        if record is None or not isinstance(config, dict):
-            raise DataError(f"{run}: no record or configuration that says what it was trained on")
-        yield run, record, config
+        if record is None or not (run / CONFIG).is_file():
+            raise DataError(f"{run}: no record that says what it was trained on; leave out --contamination")
+        yield run, record, yaml.safe_load((run / CONFIG).read_text(encoding="utf-8"))
         run = Path(record.start.run) if record.start is not None and record.start.run else None
 
 
-def _all_texts(run: Path | None, corpus: Path | None) -> Iterator[Sequence[str]]:
+def _training_texts(stages: Sequence[_Stage], corpus: Path | None) -> Iterator[Sequence[str]]:
     from embedcache.corpus.readers import ReadOptions, ReadReport, read_batches
     from embedcache.corpus.sources import expand_sources
 
-    for _, record, config in _stages(run):
-        yield from _corpus_texts(record, config) if record.kind == "run" else [_file_texts(record, config)]
+    for _, record, config in stages:
+        if record.kind == "run":
+            yield from _corpus_texts(record, config)
+        else:
+            yield _file_texts(record, config)
     if corpus is not None:
         for batch in read_batches(expand_sources([corpus]), ReadOptions(), ReadReport()):
             yield batch.texts
@@ -151,12 +149,10 @@ def _corpus_texts(record: RunRecord, config: dict[str, Any]) -> Iterator[Sequenc
     corpus = cache.corpus(record.corpus.name)
     if corpus.info.digest != record.corpus.digest:
         raise DataError(f"corpus {corpus.name!r} of {record.cache} has changed; leave out --contamination")
-    training = config.get("training") or {}
-    views = [
-        corpus if name == ORIGINAL else corpus.view(name) for name in training.get("views") or [ORIGINAL]
-    ]
-    teacher, limit = record.teacher.contract_id, training.get("limit")
-    rows = seen_rows(cache, corpus, views[0], record.where, teacher, limit)
+    training = config["training"]
+    names = training.get("views") or [ORIGINAL]
+    views = [corpus if name == ORIGINAL else corpus.view(name) for name in names]
+    rows = seen_rows(cache, corpus, views[0], record.where, record.teacher.contract_id, training.get("limit"))
     for view in views:
         for first in range(0, len(rows), _ROWS_AT_ONCE):
             yield view.texts(rows[first : first + _ROWS_AT_ONCE])
@@ -164,34 +160,31 @@ def _corpus_texts(record: RunRecord, config: dict[str, Any]) -> Iterator[Sequenc
 
 def _file_texts(record: RunRecord, config: dict[str, Any]) -> list[str]:
     """Return the texts of the file that a run was fine-tuned on."""
+    from distill.config.finetune import FinetuneConfig
     from distill.data.labelled import Columns, read_labelled
-    from distill.data.triples import Triples, read_sentences, read_triples
+    from distill.data.triples import read_sentences, read_triples
     from embedcache.pairs import SEPARATOR
 
-    limit, columns = (config.get("training") or {}).get("limit"), config.get("columns")
-    found: Iterable[Sequence[str]]
-    if (labels := config.get("labels")) is not None:
-        where = Columns(config["text"], config["text2"], config["label"], config["format"])
-        found = [
-            text.split(SEPARATOR)
-            for text in read_labelled(labels, where, config["rows"] or (), limit=limit).texts
-        ]
+    given = FinetuneConfig.model_validate(config)
+    limit = given.training.limit
+    rows: Sequence[Sequence[str]]
+    if given.labels is not None:
+        columns = Columns(given.text, given.text2, given.label, given.format)
+        labelled = read_labelled(given.labels, columns, given.rows or (), limit=limit)
+        rows = [text.split(SEPARATOR) for text in labelled.texts]
+    elif given.sentences is not None:
+        column = given.columns[0] if given.columns else None
+        found = read_sentences(given.sentences, column=column, format=given.format, limit=limit)
+        rows = list(zip(*found.columns, strict=True))
     else:
-        rows: Triples
-        if config.get("sentences"):
-            column = columns[0] if columns else None
-            rows = read_sentences(
-                config["sentences"], column=column, format=config.get("format"), limit=limit
-            )
-        else:
-            rows = read_triples(config["triples"], columns=columns, format=config.get("format"), limit=limit)
-        found = list(zip(*rows.columns, strict=True))
-    if len(found) != record.corpus.rows:
+        found = read_triples(given.file, columns=given.columns, format=given.format, limit=limit)
+        rows = list(zip(*found.columns, strict=True))
+    if len(rows) != record.corpus.rows:
         raise DataError(
-            f"{record.corpus.name} has {len(found)} rows, had {record.corpus.rows} in training; leave out "
+            f"{given.file} has {len(rows)} rows, had {record.corpus.rows} in training; leave out "
             "--contamination"
         )
-    return [text for row in found for text in row]
+    return [text for row in rows for text in row]
 
 
 def _selection_pairs(run: Path, record: RunRecord, config: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -201,4 +194,4 @@ def _selection_pairs(run: Path, record: RunRecord, config: dict[str, Any]) -> li
         return []
     if not Path(path).is_file() or (record.dev is not None and sha256_file(Path(path)) != record.dev.sha256):
         raise DataError(f"{run}: development set {path} is missing or has changed; leave out --contamination")
-    return list(read_rows(Path(path), ("sentence1", "sentence2")).rows)
+    return read_rows(Path(path), ("sentence1", "sentence2"))[0]

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distill.errors import DataError
-from distill.evaluation.models import Encode, unit_rows
+from distill.evaluation.models import Encode, Vectors
 from distill.evaluation.result import Figure, Outcomes, SuiteResult
 from distill.evaluation.task import NotThereError, SuiteOptions, register_suite
 from distill.layout import HELD_OUT
+from distill.vectors import unit_rows
 
 SAMPLE = 2000
 """Sentences whose pairwise similarities are compared."""
@@ -31,7 +32,7 @@ _MOST_DRAWN = 20_000  # the interval of a mean of more cosines is narrower than 
 
 
 def compare_vectors(
-    student: NDArray[np.float32], teacher: NDArray[np.float32], *, cosines: bool = True, seed: int = 0
+    student: Vectors, teacher: Vectors, *, cosines: bool = True, seed: int = 0
 ) -> dict[str, Figure]:
     """Compare a student's vectors, (n, d_S), with the teacher's, (n, d_T), of the same n sentences.
 
@@ -49,7 +50,7 @@ def compare_vectors(
     found: dict[str, Figure] = {}
     if cosines and student.shape[1] == teacher.shape[1]:
         own = np.einsum("ij,ij->i", unit_rows(student), unit_rows(teacher))
-        drawn = Outcomes.of_values(own) if rows <= _MOST_DRAWN else None
+        drawn = Outcomes(own) if rows <= _MOST_DRAWN else None
         found["cosine_mean"] = Figure(float(own.mean()), "mean cosine", items=rows, outcomes=drawn)
         found["cosine_p05"] = Figure(float(np.percentile(own, 5)), "5th percentile of cosines", items=rows)
         found["cosine_worst"] = Figure(float(own.min()), "smallest cosine", items=rows)
@@ -61,7 +62,7 @@ def compare_vectors(
     figure, outcomes = _similarity_spearman(*similarities)
     count = len(sample)
     found["similarity_spearman"] = Figure(
-        figure, "spearman of similarities", items=count, outcomes=Outcomes.of_values(outcomes)
+        figure, "spearman of similarities", items=count, outcomes=Outcomes(outcomes)
     )
     # No interval of neighbours: sentences share them, and draws of sentences would give too narrow a one.
     common = _nearest(similarities[0]) & _nearest(similarities[1])
@@ -74,19 +75,14 @@ def compare_vectors(
     "fidelity",
     summary="likeness to the teacher's vectors on unlabelled sentences",
     options=("seed", "limit", "text_column"),
-    reads_sentences=True,
     needs_teacher=True,
 )
 def fidelity(encode: Encode, data: Path, options: SuiteOptions) -> SuiteResult:
     """Compare a model with its teacher on the sentences of a file."""
     if options.teacher is None:
-        raise NotThereError(
-            "fidelity is to a teacher, and no model given is a run that names one: give --teacher"
-        )
+        raise NotThereError("fidelity is to a teacher, and no run given names one: give --teacher")
     read, notes = read_sentences(data, options)
     sentences = list(dict.fromkeys(read))
-    if len(sentences) < _FEWEST:
-        raise DataError(f"{data}: {len(sentences)} distinct sentences, expected at least {_FEWEST}")
     alike = options.model is None or options.model.in_target_space
     vectors, teacher = encode(sentences), options.teacher(sentences)
     figures = compare_vectors(vectors, teacher, cosines=alike, seed=options.seed)
@@ -96,9 +92,7 @@ def fidelity(encode: Encode, data: Path, options: SuiteOptions) -> SuiteResult:
             f"{len(sentences)} sentences are few for stable figures; give {_FEW} or more with --data"
         )
     if not alike:
-        notes.append(
-            "no cosine to the teacher: the head that its vectors were compared behind is not part of it"
-        )
+        notes.append("no cosine to the teacher: the head that vectors were compared behind is not part of it")
     elif "cosine_mean" not in figures:
         notes.append(f"no cosine to the teacher: vectors are {vectors.shape[1]} and {teacher.shape[1]} wide")
     settings = {"data": str(data), "sentences": len(sentences), "seed": options.seed}
@@ -109,10 +103,14 @@ def read_sentences(data: Path, options: SuiteOptions) -> tuple[list[str], list[s
     """Read the sentences of a file (or of what a run held out), and notes on rows left out.
 
     Raises:
-        DataError: if they cannot be read.
+        NotThereError: if a run held out nothing.
+        DataError, InputError: if they cannot be read.
     """
     if data.name == HELD_OUT:
-        return read_held_out(data)[: options.limit], []
+        if not data.is_file():
+            raise NotThereError(f"{data.parent} held out no sentences; give --data FILE")
+        lines = data.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        return [json.loads(line) for line in lines if line][: options.limit], []
     if data.is_dir():
         raise DataError(f"{data} is a folder; fidelity reads sentences from a file: give --data FILE")
     from embedcache.corpus.readers import ReadOptions, ReadReport, read_batches
@@ -123,24 +121,6 @@ def read_sentences(data: Path, options: SuiteOptions) -> tuple[list[str], list[s
     texts = [text for batch in read_batches(expand_sources([data]), wanted, report) for text in batch.texts]
     skipped = report.describe_skipped()
     return texts, [f"rows skipped: {skipped}"] if skipped else []
-
-
-def read_held_out(path: Path) -> list[str]:
-    """Read the sentences that a run held out, one JSON string a line.
-
-    Raises:
-        NotThereError: if there is no such file.
-        DataError: if it is damaged.
-    """
-    try:
-        texts = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
-    except FileNotFoundError as error:
-        raise NotThereError(f"{path.parent} held out no sentences; give --data FILE") from error
-    except (ValueError, OSError) as error:
-        raise DataError(f"{path} cannot be read ({error}); give --data FILE") from error
-    if not all(isinstance(text, str) for text in texts):
-        raise DataError(f"{path}: expected one JSON string a line; give --data FILE")
-    return texts
 
 
 def _similarity_spearman(

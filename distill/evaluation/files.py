@@ -15,29 +15,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from distill.errors import DataError
-from distill.layout import describe_missing
 
 PAIR_COLUMNS = ("subset", "score", "sentence1", "sentence2")
 
+Row: TypeAlias = tuple[str, ...]
+
 # Stand for "no label", in any case.
 _UNLABELLED = frozenset({"", "-", "-1", "n/a", "nan", "none"})
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Rows of a test file.
-
-    Attributes:
-        path: the file.
-        rows: cells of the wanted columns, of rows with the right number of columns.
-        skipped: reason -> rows left out; later readers add theirs.
-    """
-
-    path: Path
-    rows: Sequence[tuple[str, ...]]
-    skipped: Counter[str]
 
 
 @dataclass(frozen=True)
@@ -75,27 +62,12 @@ class ScoredPairs:
 class Examples:
     """Labelled texts, or pairs of texts, in file order."""
 
-    texts: Sequence[tuple[str, ...]]
+    texts: Sequence[Row]
     labels: Sequence[str]
 
     def __len__(self) -> int:
         """Return the number of examples."""
         return len(self.labels)
-
-
-def require_folder(data: Path | None, suite: str) -> Path:
-    """Return ``data`` if it is a folder.
-
-    Raises:
-        DataError: if it was not given, or is no folder.
-    """
-    if data is None:
-        raise DataError(f"the {suite} suite needs a folder of test files: give --data DIR")
-    if data.is_file():
-        raise DataError(f"{data} is a file: give --data the folder that it lies in")
-    if not data.is_dir():
-        raise DataError(f"{describe_missing(str(data.absolute()))}; --data is the folder of the test files")
-    return data
 
 
 def find_file(folder: str | Path, *stems: str) -> Path | None:
@@ -105,31 +77,28 @@ def find_file(folder: str | Path, *stems: str) -> Path | None:
     return next((path for path in places if os.path.lexists(path)), None)
 
 
-def find_stems(folder: str | Path, pattern: str) -> list[str]:
-    """Return the sorted names, without ending, of the test files that match ``pattern``."""
-    found = [*Path(folder).glob(f"{pattern}.tsv"), *Path(folder).glob(f"{pattern}.tsv.gz")]
-    return sorted({path.name.removesuffix(".gz").removesuffix(".tsv") for path in found})
+def find_files(folder: str | Path, pattern: str) -> dict[str, Path]:
+    """Return the test files that match ``pattern``, by their names without ending, sorted."""
+    stems = {path.name.partition(".tsv")[0] for path in Path(folder).glob(f"{pattern}.tsv*")}
+    return {stem: path for stem in sorted(stems) if (path := find_file(folder, stem))}
 
 
-def read_rows(path: Path, columns: Sequence[str]) -> Rows:
-    """Read ``columns`` of a test file.
+def read_rows(path: Path, columns: Sequence[str]) -> tuple[list[Row], Counter[str]]:
+    """Return the cells of ``columns`` of each row of a test file, and the rows left out by reason.
 
     Raises:
         DataError: if the file cannot be read, is damaged, is not UTF-8 or lacks a column.
     """
-    lines = _read_lines(path)
-    header = lines[0].split("\t")
+    header, *cells = [line.split("\t") for line in _read_lines(path)]
     if lacking := [column for column in columns if column not in header]:
         raise DataError(
             f"{path}: no column {', '.join(lacking)} (columns: {', '.join(header)}). "
             "Expected a header line, tab-separated"
         )
     places = [header.index(column) for column in columns]
-    cells = [line.split("\t") for line in lines[1:]]
-    whole = [row for row in cells if len(row) == len(header)]
-    ragged = len(cells) - len(whole)
-    skipped = Counter({"wrong number of columns": ragged} if ragged else {})
-    return Rows(path, [tuple(row[place] for place in places) for row in whole], skipped)
+    rows = [tuple(row[place] for place in places) for row in cells if len(row) == len(header)]
+    ragged = len(cells) - len(rows)
+    return rows, Counter({"wrong number of columns": ragged} if ragged else {})
 
 
 def read_pairs(path: str | Path, name: str, label: str = "", subset: str | None = None) -> ScoredPairs:
@@ -138,37 +107,26 @@ def read_pairs(path: str | Path, name: str, label: str = "", subset: str | None 
     Raises:
         DataError: as :func:`read_rows`, and if no scored pair is left.
     """
-    file = read_rows(Path(path), PAIR_COLUMNS)
-    rows = [row for row in file.rows if subset in (None, row[0])]
-    return scored_pairs(name, label or name, rows, file.skipped, str(path))
+    rows, skipped = read_rows(Path(path), PAIR_COLUMNS)
+    return scored_pairs(name, label or name, [row for row in rows if subset in (None, row[0])], skipped)
 
 
-def scored_pairs(
-    name: str, label: str, rows: Iterable[Sequence[str]], skipped: Counter[str], places: str
-) -> ScoredPairs:
-    """Make a set of rows (subset, score, sentence1, sentence2).
-
-    Args:
-        name: key of the set.
-        label: its name in tables.
-        rows: the rows.
-        skipped: rows left out so far; counted on.
-        places: the files, for messages.
+def scored_pairs(name: str, label: str, rows: Iterable[Row], skipped: Counter[str]) -> ScoredPairs:
+    """Return the set of rows (subset, score, sentence1, sentence2); ``skipped`` is counted on.
 
     Raises:
         DataError: if no scored pair is left.
     """
     kept = []
     for subset, cell, left, right in rows:
-        score, fault = parse_score(cell)
-        if not fault and not (left.strip() and right.strip()):
-            fault = "empty sentence"
-        if fault:
-            skipped[fault] += 1
+        if not math.isfinite(score := parse_score(cell)):
+            skipped["no usable score"] += 1
+        elif not (left.strip() and right.strip()):
+            skipped["empty sentence"] += 1
         else:
             kept.append((subset, score, (left, right)))
     if not kept:
-        raise DataError(f"{places}: no scored pair for {label} (skipped: {describe_skipped(skipped)})")
+        raise DataError(f"{name}: no scored pair (skipped: {describe_skipped(skipped)}); check the file")
     subsets, scores, pairs = zip(*kept, strict=True)
     return ScoredPairs(name, label, pairs, scores, subsets, dict(skipped))
 
@@ -192,40 +150,61 @@ def read_examples(
     Raises:
         DataError: as :func:`read_rows`, and if a part holds no labelled example.
     """
-    file = read_rows(path, [*texts, label, *([split] if split else [])])
-    parts = parts or {"all": ()}
-    part_of = {value: part for part, values in parts.items() for value in values}
-    kept: dict[str, list[tuple[tuple[str, ...], str]]] = {part: [] for part in parts}
-    for row in file.rows:
+    rows, skipped = read_rows(path, [*texts, label, *([split] if split else [])])
+    part_of = {value: part for part, values in (parts or {}).items() for value in values}
+    kept: dict[str, list[tuple[Row, str]]] = {part: [] for part in parts or ("all",)}
+    for row in rows:
         found, named = row[: len(texts)], row[len(texts)].strip()
-        part = part_of.get(row[-1]) if split else next(iter(parts))
+        part = part_of.get(row[-1]) if split else "all"
         if part is None:
-            file.skipped[f"of no known {split}"] += 1
+            skipped[f"of no known {split}"] += 1
         elif named.casefold() in _UNLABELLED:
-            file.skipped["no label"] += 1
+            skipped["no label"] += 1
         elif not all(text.strip() for text in found):
-            file.skipped["empty text"] += 1
+            skipped["empty text"] += 1
         else:
             kept[part].append((found, named))
-    for part, rows in kept.items():
-        if not rows:
-            wanted = f" of {split} {' or '.join(parts[part])}" if split else ""
+    for part, examples in kept.items():
+        if not examples:
             raise DataError(
-                f"{path}: no labelled example{wanted} (skipped: {describe_skipped(file.skipped)})"
+                f"{path}: no labelled example of {part} (skipped: {describe_skipped(skipped)}); "
+                "check the file"
             )
-    examples = {part: Examples(*zip(*rows, strict=True)) for part, rows in kept.items()}
-    return examples, file.skipped
+    return {part: Examples(*zip(*examples, strict=True)) for part, examples in kept.items()}, skipped
 
 
-def parse_score(cell: str) -> tuple[float, str]:
-    """Return the score in a cell, and why it cannot be used; "" if it can."""
+def read_texts(path: Path, column: str, skipped: Counter[str]) -> dict[str, str]:
+    """Read the ids in ``column`` and the texts of a file; errors and counts as :func:`texts_by_id`."""
+    rows, skipped_too = read_rows(path, (column, "text"))
+    skipped += skipped_too
+    return texts_by_id(rows, column.removesuffix("_id"), path, skipped)
+
+
+def texts_by_id(rows: Iterable[Row], what: str, path: Path, skipped: Counter[str]) -> dict[str, str]:
+    """Return id -> text; empty texts and repeated ids are counted in ``skipped``.
+
+    Raises:
+        DataError: if no row is left.
+    """
+    texts: dict[str, str] = {}
+    for name, text in rows:
+        if not text.strip():
+            skipped[f"empty {what}"] += 1
+        elif name in texts:
+            skipped[f"repeated id of a {what}"] += 1
+        else:
+            texts[name] = text
+    if not texts:
+        raise DataError(f"{path} holds no {what} (skipped: {describe_skipped(skipped)}); check the file")
+    return texts
+
+
+def parse_score(cell: str) -> float:
+    """Return the score in a cell; NaN if it is no number."""
     try:
-        value = float(cell) if cell.strip() else math.nan
+        return float(cell)
     except ValueError:
-        return math.nan, "score is not a number"
-    if math.isnan(value):
-        return math.nan, "no score"
-    return value, "" if math.isfinite(value) else "score is not finite"
+        return math.nan
 
 
 def describe_skipped(skipped: Mapping[str, int]) -> str:
@@ -264,12 +243,10 @@ def _read_lines(path: Path) -> list[str]:
         if path.suffix == ".gz":
             data = gzip.decompress(data)
         text = data.decode("utf-8-sig")
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"{path} is not a whole gzip file ({error}); fetch it again") from error
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise DataError(f"{path} line {line} is not UTF-8 ({error.reason}); convert the file") from error
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}); check the path") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read ({error}); fetch it again") from error
     # Only "\n" ends a row: str.splitlines would also cut at the exotic separators that texts contain.
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]

@@ -19,17 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distill.errors import DataError
-from distill.evaluation.files import (
-    PAIR_COLUMNS,
-    ScoredPairs,
-    find_file,
-    read_pairs,
-    require_folder,
-    skipped_note,
-)
-from distill.evaluation.models import Encode, unit_rows
+from distill.evaluation.files import PAIR_COLUMNS, ScoredPairs, find_file, read_pairs, skipped_note
+from distill.evaluation.models import Encode, Vectors
 from distill.evaluation.result import Figure, Outcomes, SuiteResult
-from distill.evaluation.task import NotThereError, SuiteFile, SuiteOptions, register_suite
+from distill.evaluation.task import Encoded, NotThereError, SuiteFile, SuiteOptions, register_suite
+from distill.vectors import unit_rows
 
 SIMILAR = 4.0
 """Pairs with a higher score are similar, as in SimCSE."""
@@ -37,9 +31,7 @@ SIMILAR = 4.0
 _BLOCK = 1024  # rows whose cosines to all others are held at once
 
 
-def measure_geometry(
-    vectors: NDArray[np.float32], left: NDArray[np.float32], right: NDArray[np.float32]
-) -> dict[str, Figure]:
+def measure_geometry(vectors: Vectors, left: Vectors, right: Vectors) -> dict[str, Figure]:
     """Measure vectors.
 
     Args:
@@ -53,16 +45,15 @@ def measure_geometry(
     if count < 2:
         raise DataError(f"geometry needs at least 2 distinct sentences (found: {count})")
     unit = unit_rows(vectors)
-    potentials, cosine_sums = np.empty(count), np.empty(count)
+    potentials, mean_cosines = np.empty(count), np.empty(count)
     for start in range(0, count, _BLOCK):
         rows = np.arange(start, min(start + _BLOCK, count))
         cosines = unit[rows] @ unit.T
         # On unit vectors |x - y|^2 = 2 - 2 cos.
         gauss, own = np.exp(4 * cosines - 4), (np.arange(len(rows)), rows)
-        potentials[rows] = gauss.sum(axis=1) - gauss[own]
-        cosine_sums[rows] = cosines.sum(axis=1) - cosines[own]
-    # Of each sentence, the mean over its pairs with all others.
-    potentials, mean_cosines = potentials / (count - 1), cosine_sums / (count - 1)
+        # Of each sentence, the mean over its pairs with all others.
+        potentials[rows] = (gauss.sum(axis=1) - gauss[own]) / (count - 1)
+        mean_cosines[rows] = (cosines.sum(axis=1) - cosines[own]) / (count - 1)
     potential, anisotropy = float(potentials.mean()), float(mean_cosines.mean())
     uniformity = float(np.log(potential))
     spectrum = np.linalg.svd(unit, compute_uv=False)
@@ -75,39 +66,33 @@ def measure_geometry(
     # first-order part of a U-statistic (Hoeffding, Annals of Mathematical Statistics 19, 1948).
     found["uniformity"] = _figure(uniformity, "uniformity", uniformity + 2 * (potentials / potential - 1))
     found["anisotropy"] = _figure(anisotropy, "anisotropy", anisotropy + 2 * (mean_cosines - anisotropy))
-    found["effective_rank"] = Figure(
-        float(np.exp(-(shares * np.log(shares)).sum())), "effective rank", items=count
-    )
-    return found
+    rank = float(np.exp(-(shares * np.log(shares)).sum()))
+    return found | {"effective_rank": Figure(rank, "effective rank", items=count)}
 
 
 def _figure(value: float, measure: str, outcomes: NDArray[np.float64]) -> Figure:
-    return Figure(value, measure, items=len(outcomes), outcomes=Outcomes.of_values(outcomes))
+    return Figure(value, measure, items=len(outcomes), outcomes=Outcomes(outcomes))
 
 
 @register_suite(
     "geometry",
     summary="alignment, uniformity, anisotropy and effective rank on STS-B",
-    files=[
-        SuiteFile("stsb_test", PAIR_COLUMNS, ("STS-B",)),
-        SuiteFile("stsb_dev", PAIR_COLUMNS, ("STS-B",), "where there is no stsb_test"),
-    ],
+    files=[SuiteFile("stsb_test", PAIR_COLUMNS), SuiteFile("stsb_dev", PAIR_COLUMNS)],
 )
 def geometry(encode: Encode, data: Path, options: SuiteOptions) -> SuiteResult:
     """Measure the vectors of STS-B's sentences."""
-    sts = read_stsb(require_folder(data, "geometry"), "stsb_test", "stsb_dev")
-    sentences = list(dict.fromkeys((*sts.left, *sts.right)))
-    vectors, row = encode(sentences), {text: number for number, text in enumerate(sentences)}
+    sts = read_stsb(data, "stsb_test", "stsb_dev")
+    vectors = Encoded(encode, (*sts.left, *sts.right))
     similar = [pair for pair, score in zip(sts.pairs, sts.scores, strict=True) if score > SIMILAR]
-    left, right = (vectors[[row[pair[side]] for pair in similar]] for side in (0, 1))
-    notes = [f"{len(sentences)} distinct sentences and {len(similar)} similar pairs of {sts.label}"]
+    left, right = (vectors(pair[side] for pair in similar) for side in (0, 1))
+    notes = [f"{len(vectors)} distinct sentences and {len(similar)} similar pairs of {sts.label}"]
     if not similar:
         notes.append(f"no alignment: no pair has a score above {SIMILAR:g}")
     return SuiteResult(
-        measure_geometry(vectors, left, right),
+        measure_geometry(vectors.vectors, left, right),
         headline="effective_rank",
         notes=(*notes, *skipped_note(sts.label, sts.skipped)),
-        settings={"data": str(data), "sentences": len(sentences), "dimension": vectors.shape[1]},
+        settings={"data": str(data), "sentences": len(vectors), "dimension": vectors.vectors.shape[1]},
     )
 
 

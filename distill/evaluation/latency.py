@@ -14,15 +14,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from distill.errors import DataError
-from distill.evaluation.files import PAIR_COLUMNS, require_folder, skipped_note
+from distill.evaluation.files import PAIR_COLUMNS, skipped_note
 from distill.evaluation.geometry import read_stsb
-from distill.evaluation.models import Encode, cpu_threads, processor
+from distill.evaluation.machine import cpu_threads, processor
+from distill.evaluation.models import Encode
 from distill.evaluation.result import Figure, SuiteResult
 from distill.evaluation.task import SuiteFile, SuiteOptions, register_suite
 
@@ -42,92 +45,78 @@ Call = Callable[[Sequence[str], int], object]
 @register_suite(
     "latency",
     summary="seconds and memory on a CPU, one sentence at a time and in batches, on STS-B test",
-    files=[SuiteFile("stsb_test", PAIR_COLUMNS, ("STS-B",))],
-    options=("machine",),
+    files=[SuiteFile("stsb_test", PAIR_COLUMNS)],
+    version=lambda: f"{processor()}, {cpu_threads()} threads",
     on_request=True,
 )
 def latency(encode: Encode, data: Path, options: SuiteOptions) -> SuiteResult:
     """Time one model; one whose vectors are cached is loaded for it."""
-    sts = read_stsb(require_folder(data, "latency"), "stsb_test")
+    sts = read_stsb(data, "stsb_test")
     sentences = [text for pair in sts.pairs for text in pair]
     model, threads = options.model, cpu_threads()
     options.progress(f"time {model.name if model else 'encoder'}", 0, 0)
-    if model is None or model.source is None:
+    source = model.locate() if model else None
+    if model is None or source is None:
         # Its encoder: encode of a model remembers vectors.
-        call = encode if model is None else model.encoder
-        timing, runtime = (
-            measure(lambda texts, size: _sliced(call, texts, size), sentences),
-            "encoder in memory",
-        )
+        call, runtime = encode if model is None else model.encoder, "encoder in memory"
+        timing = measure(partial(_sliced, call), sentences)
     else:
         contract = model.contract()
+        runtime = "onnxruntime" if contract is None else "sentence-transformers"
         job = {
-            "source": str(model.source.absolute()),
+            "source": str(source.absolute()),
             "contract": None if contract is None else contract.to_json(),
             "texts": sentences,
             "threads": threads,
         }
-        timing, runtime = (
-            _in_process(job, model.name),
-            "onnxruntime" if contract is None else "sentence-transformers",
-        )
+        timing = _in_process(job, model.name)
     note = f"{len(sentences)} sentences, mean of {PASSES} passes, {runtime}, {threads} threads: {processor()}"
     return SuiteResult(
-        figures_of(timing, len(sentences)),
+        figures_of(timing),
         headline=SPEED,
         notes=(note, *skipped_note("STS-B", sts.skipped)),
         settings={"data": str(data), "runtime": runtime, "threads": threads, "processor": processor()},
     )
 
 
-def figures_of(timing: Mapping[str, Any], sentences: int) -> dict[str, Figure]:
+def figures_of(timing: Mapping[str, Any]) -> dict[str, Figure]:
     """Return the figures of a timing as :func:`measure` gives it."""
-    single, batch = np.mean(timing["single"]), np.mean(timing["batch"])
-    std = {"std_of_passes": float(np.std(timing["single"], ddof=1))} if len(timing["single"]) > 1 else {}
+    calls, batch = np.array(timing["calls"]), float(np.mean(timing["batch"]))
+    sentences, single = calls.shape[1], calls.sum(axis=1)
+    p50, p95 = (np.percentile(calls, [50, 95]) * 1e3).tolist()
     values = {
-        "batch_1_seconds": (float(single), "seconds a pass"),
-        SPEED: (sentences / float(single), "sentences a second"),
-        "batch_1_ms_p50": (timing["p50_ms"], "milliseconds, median"),
-        "batch_1_ms_p95": (timing["p95_ms"], "milliseconds, 95th percentile"),
-        BATCH_SPEED: (sentences / float(batch), "sentences a second"),
-        "peak_memory_megabytes": (timing["peak_megabytes"], "MB"),
+        "batch_1_seconds": (float(single.mean()), "seconds a pass"),
+        SPEED: (sentences / float(single.mean()), "sentences a second"),
+        "batch_1_ms_p50": (p50, "milliseconds, median"),
+        "batch_1_ms_p95": (p95, "milliseconds, 95th percentile"),
+        BATCH_SPEED: (sentences / batch, "sentences a second"),
     }
-    return {
-        name: Figure(value, measure, items=sentences, others=std if name == "batch_1_seconds" else {})
-        for name, (value, measure) in values.items()
-        if value is not None
-    }
+    if timing["peak_megabytes"] is not None:
+        values["peak_memory_megabytes"] = timing["peak_megabytes"], "MB"
+    figures = {name: Figure(value, measure, items=sentences) for name, (value, measure) in values.items()}
+    std = {"std_of_passes": float(single.std(ddof=1))}
+    return figures | {"batch_1_seconds": replace(figures["batch_1_seconds"], others=std)}
 
 
-def measure(call: Call, texts: Sequence[str], passes: int = PASSES) -> dict[str, Any]:
+def measure(call: Call, texts: Sequence[str]) -> dict[str, Any]:
     """Time ``call`` over ``texts``: after a warm-up, passes with one text a call, then passes in batches.
 
     Returns:
-        ``single`` and ``batch``: seconds of each pass; ``p50_ms`` and ``p95_ms``: percentiles of one call;
+        ``calls``: seconds of each call, by pass; ``batch``: seconds of each pass in batches;
         ``peak_megabytes``: None, for a caller that knows.
     """
     for text in texts[:WARM_UP]:
         call([text], 1)
-    each = np.empty((passes, len(texts)))
-    for number in range(passes):
-        for row, text in enumerate(texts):
-            start = time.perf_counter()
-            call([text], 1)
-            each[number, row] = time.perf_counter() - start
+    calls = [[_seconds(call, [text], 1) for text in texts] for _ in range(PASSES)]
     call(texts[:BATCH_SIZE], BATCH_SIZE)
-    batch = []
-    for _ in range(passes):
-        start = time.perf_counter()
-        call(texts, BATCH_SIZE)
-        batch.append(time.perf_counter() - start)
-    p50, p95 = (np.percentile(each, [50, 95]) * 1e3).tolist()
-    return {
-        "single": each.sum(axis=1).tolist(),
-        "p50_ms": p50,
-        "p95_ms": p95,
-        "batch": batch,
-        "peak_megabytes": None,
-    }
+    batch = [_seconds(call, texts, BATCH_SIZE) for _ in range(PASSES)]
+    return {"calls": calls, "batch": batch, "peak_megabytes": None}
+
+
+def _seconds(call: Call, texts: Sequence[str], size: int) -> float:
+    start = time.perf_counter()
+    call(texts, size)
+    return time.perf_counter() - start
 
 
 def _sliced(encode: Encode, texts: Sequence[str], size: int) -> object:
@@ -152,12 +141,11 @@ def _in_process(job: Mapping[str, Any], name: str) -> dict[str, Any]:
         cwd=Path(__file__).parents[2],
         check=False,
     )
-    # Libraries may print as well; the timing is the last line.
-    last = (done.stdout.strip().splitlines() or [""])[-1]
-    if done.returncode or not last.startswith("{"):
+    if done.returncode:
         fault = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise DataError(f"{name} cannot be timed: {fault}")
-    timing: dict[str, Any] = json.loads(last)
+    # Libraries may print as well; the timing is the last line.
+    timing: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return timing
 
 
@@ -182,12 +170,10 @@ def _torch(job: Mapping[str, Any]) -> tuple[Call, int | None]:
     torch.set_num_threads(job["threads"])
     contract, before = Contract.from_json(job["contract"]), _kilobytes("VmRSS")
     model = load_by_contract(job["source"], contract, name="model", remedy="evaluate again").model
-
-    def call(texts: Sequence[str], size: int) -> object:
-        prompt = contract.prompt or None
-        return model.encode(list(texts), batch_size=size, prompt=prompt, show_progress_bar=False)
-
-    return call, before
+    prompt = contract.prompt or None
+    return lambda texts, size: model.encode(
+        list(texts), batch_size=size, prompt=prompt, show_progress_bar=False
+    ), before
 
 
 def _onnx(job: Mapping[str, Any]) -> tuple[Call, int | None]:
@@ -195,9 +181,8 @@ def _onnx(job: Mapping[str, Any]) -> tuple[Call, int | None]:
 
     import_onnxruntime()
     graph, before = Path(job["source"]), _kilobytes("VmRSS")
-    return OnnxEncoder(
-        graph.parent.parent, int8=graph.name == INT8_GRAPH, threads=job["threads"]
-    ).encode, before
+    encoder = OnnxEncoder(graph.parent.parent, int8=graph.name == INT8_GRAPH, threads=job["threads"])
+    return encoder.encode, before
 
 
 def _kilobytes(field: str) -> int | None:

@@ -1,6 +1,6 @@
 """Logistic regression on frozen vectors, with the strength of its penalty chosen off the scored examples.
 
-Labels are numbers, 0 and up.
+Features are standardised on the examples that a classifier learns from. Labels are numbers, 0 and up.
 """
 
 from __future__ import annotations
@@ -8,38 +8,30 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distill.evaluation.models import cpu_threads
+from distill.evaluation.machine import cpu_threads
+from distill.evaluation.models import Vectors
 
-Vectors = NDArray[np.float32]
-Labels = NDArray[np.int64]
+Labels: TypeAlias = NDArray[np.int64]
+Answers: TypeAlias = tuple[Labels, tuple[float, ...]]
+"""Labels of the scored examples, and the strengths that were chosen."""
+
 T = TypeVar("T")
 R = TypeVar("R")
 
 STRENGTHS = tuple(2.0**power for power in range(-12, 0, 2))
-"""Values of scikit-learn's ``C`` that are tried, strongest penalty first."""
+"""Values of scikit-learn's ``C`` that are tried, strongest penalty first; the first wins a tie."""
 
 FOLDS = 10
 MOST_TO_CHOOSE = 30_000
 """Examples that the strength is chosen with where dev examples choose it; of more, as many are drawn."""
 
-_MOST_ITERATIONS = 1000
-_CHUNK = 8192  # examples scaled at once: sums are in float64, which doubles the memory
-
-
-@dataclass(frozen=True)
-class Answers:
-    """Answers for the scored examples: (n,) labels, the chosen strengths, fits stopped before the optimum."""
-
-    predicted: Labels
-    strengths: tuple[float, ...]
-    unfinished: int = 0
+_CHUNK = 8192  # examples standardised at once: sums are in float64, which doubles the memory
 
 
 def nested_folds(vectors: Vectors, labels: Labels, seed: int) -> Answers:
@@ -50,42 +42,40 @@ def nested_folds(vectors: Vectors, labels: Labels, seed: int) -> Answers:
     """
     fold = assign_folds(labels, seed)
 
-    def choose(pair: tuple[int, int]) -> tuple[Labels, int]:
-        counts, unfinished = _grid(
-            vectors, labels, ~np.isin(fold, pair), [fold == one for one in reversed(pair)]
-        )
-        return counts, unfinished
+    def choose(pair: tuple[int, int]) -> list[Labels]:
+        learnt, held = ~np.isin(fold, pair), [fold == one for one in reversed(pair)]
+        answers = _answers(vectors[learnt], labels[learnt], [vectors[rows] for rows in held])
+        return [_count(found, labels[rows]) for found, rows in zip(answers, held, strict=True)]
 
-    right, unfinished = np.zeros((FOLDS, len(STRENGTHS)), np.int64), 0
-    pairs = list(combinations(range(FOLDS), 2))
-    for pair, (counts, stopped) in zip(pairs, _on_all_cores(choose, pairs), strict=True):
+    right, pairs = np.zeros((FOLDS, len(STRENGTHS)), np.int64), list(combinations(range(FOLDS), 2))
+    for pair, counts in zip(pairs, _on_all_cores(choose, pairs), strict=True):
         right[list(pair)] += counts
-        unfinished += stopped
-    strengths = tuple(_best(counts) for counts in right)
+    strengths = tuple(map(_best, right))
 
-    def answer(number: int) -> tuple[Labels, int]:
-        model = _Classifier(vectors[fold != number], labels[fold != number])
-        model.fit(strengths[number])
-        return model.predict(model.scale(vectors[fold == number])), model.unfinished
+    def answer(number: int) -> Labels:
+        learnt = fold != number
+        answers = _answers(vectors[learnt], labels[learnt], [vectors[~learnt]], [strengths[number]])
+        found: Labels = answers[0][0]
+        return found
 
     predicted = np.empty_like(labels)
-    for number, (answers, stopped) in enumerate(_on_all_cores(answer, range(FOLDS))):
+    for number, answers in enumerate(_on_all_cores(answer, range(FOLDS))):
         predicted[fold == number] = answers
-        unfinished += stopped
-    return Answers(predicted, strengths, unfinished)
+    return predicted, strengths
 
 
 def train_folds(vectors: Vectors, labels: Labels, test: Vectors, seed: int) -> Answers:
     """Answer for ``test``, with the strength chosen by ten-fold cross-validation over the others."""
     fold = assign_folds(labels, seed)
-    counted = _on_all_cores(
-        lambda number: _grid(vectors, labels, fold != number, [fold == number]), range(FOLDS)
-    )
-    strength = _best(np.sum([counts[0] for counts, _ in counted], axis=0))
-    model = _Classifier(vectors.copy(), labels)
-    model.fit(strength)
-    unfinished = model.unfinished + sum(stopped for _, stopped in counted)
-    return Answers(model.predict(model.scale(test.copy())), (strength,), unfinished)
+
+    def choose(number: int) -> Labels:
+        learnt = fold != number
+        (answers,) = _answers(vectors[learnt], labels[learnt], [vectors[~learnt]])
+        return _count(answers, labels[~learnt])
+
+    strength = _best(np.sum(_on_all_cores(choose, range(FOLDS)), axis=0))
+    (found,) = _answers(vectors, labels, [test], [strength])
+    return found[0], (strength,)
 
 
 def dev_chosen(
@@ -93,35 +83,22 @@ def dev_chosen(
 ) -> Answers:
     """Answer for ``test``, with the strength chosen on ``dev``.
 
-    All features are standardised IN PLACE: there may be gigabytes of them. Of more than
-    :data:`MOST_TO_CHOOSE` training examples as many are drawn by ``seed`` to choose with.
+    Of more than :data:`MOST_TO_CHOOSE` training examples as many are drawn by ``seed`` to choose with.
     """
-    chosen = labels
-    trial_vectors = vectors
-    if len(labels) > MOST_TO_CHOOSE:
-        drawn = np.sort(np.random.default_rng(seed).permutation(len(labels))[:MOST_TO_CHOOSE])
-        trial_vectors, chosen = vectors[drawn], labels[drawn]
-    trial = _Classifier(trial_vectors, chosen)
-    held = trial.scale(dev)
+    drawn = np.sort(np.random.default_rng(seed).permutation(len(labels))[:MOST_TO_CHOOSE])
 
-    def choose(strengths: Sequence[float]) -> tuple[dict[float, int], int]:
-        model, right = trial.again(), {}
-        for strength in strengths:
-            model.fit(strength)
-            right[strength] = int(np.sum(model.predict(held) == dev_labels))
-        return right, model.unfinished
+    def choose(strengths: Sequence[float]) -> Labels:
+        return _count(_answers(vectors[drawn], labels[drawn], [dev], strengths)[0], dev_labels)
 
     # In a row each fit starts from the one before; two rows keep two cores busy.
-    (even, stopped), (odd, stopped_too) = _on_all_cores(choose, [STRENGTHS[::2], STRENGTHS[1::2]])
-    right = even | odd
-    strength = _best([right[one] for one in STRENGTHS])
-    model = trial if chosen is labels else _Classifier(vectors, labels)
-    model.fit(strength)
-    answers = model.predict(model.scale(test))
-    return Answers(answers, (strength,), stopped + stopped_too + model.unfinished)
+    right = np.empty(len(STRENGTHS), np.int64)
+    right[::2], right[1::2] = _on_all_cores(choose, [STRENGTHS[::2], STRENGTHS[1::2]])
+    strength = _best(right)
+    (found,) = _answers(vectors, labels, [test], [strength])
+    return found[0], (strength,)
 
 
-def assign_folds(labels: Labels, seed: int) -> NDArray[np.int64]:
+def assign_folds(labels: Labels, seed: int) -> Labels:
     """Return the fold of each example, (n,): labels are spread evenly, and folds are of one size."""
     shuffled = np.random.default_rng(seed).permutation(len(labels))
     by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
@@ -130,65 +107,33 @@ def assign_folds(labels: Labels, seed: int) -> NDArray[np.int64]:
     return fold
 
 
-class _Classifier:
-    """Logistic regression on standardised features; each fit starts from the one before.
+def _answers(
+    vectors: Vectors, labels: Labels, asked: Sequence[Vectors], strengths: Sequence[float] = STRENGTHS
+) -> list[Labels]:
+    """Return the answers of classifiers for each of ``asked``, (strengths, n).
 
-    The loss is convex, so the optimum is the same wherever a fit starts. Vectors are standardised in place.
+    The loss is convex, so the optimum is the same wherever a fit starts: each starts from the one before.
     """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
 
-    def __init__(self, vectors: Vectors, labels: Labels) -> None:
-        from sklearn.preprocessing import StandardScaler
-
-        self._scaler: Any = StandardScaler(copy=False)
-        for first in range(0, len(vectors), _CHUNK):
-            self._scaler.partial_fit(vectors[first : first + _CHUNK])
-        self._vectors, self._labels = self.scale(vectors), labels
-        self._start()
-
-    def _start(self) -> None:
-        from sklearn.linear_model import LogisticRegression
-
-        self.unfinished = 0
-        self._regression: Any = LogisticRegression(warm_start=True, max_iter=_MOST_ITERATIONS)
-
-    def again(self) -> _Classifier:
-        """Return an unfitted classifier of the same examples, which are shared."""
-        other: _Classifier = object.__new__(_Classifier)
-        vars(other).update(vars(self))
-        other._start()
-        return other
-
-    def scale(self, vectors: Vectors) -> Vectors:
-        """Return ``vectors``, standardised in place."""
-        scaled: Vectors = self._scaler.transform(vectors)
-        return scaled
-
-    def fit(self, strength: float) -> None:
-        """Fit with ``C = strength``."""
-        self._regression.set_params(C=strength).fit(self._vectors, self._labels)
-        self.unfinished += int(max(self._regression.n_iter_) >= _MOST_ITERATIONS)
-
-    def predict(self, scaled: Vectors) -> Labels:
-        """Return the labels of standardised vectors."""
-        predicted: Labels = self._regression.predict(scaled)
-        return predicted
+    scaler = StandardScaler()
+    for first in range(0, len(vectors), _CHUNK):
+        scaler.partial_fit(vectors[first : first + _CHUNK])
+    scaled, asked = scaler.transform(vectors), [scaler.transform(some) for some in asked]
+    regression = LogisticRegression(warm_start=True, max_iter=1000)
+    fits = (regression.set_params(C=strength).fit(scaled, labels) for strength in strengths)
+    answers = [[fit.predict(some) for some in asked] for fit in fits]
+    return [np.array(of_one) for of_one in zip(*answers, strict=True)]
 
 
-def _grid(
-    vectors: Vectors, labels: Labels, learnt: NDArray[np.bool_], held: Sequence[NDArray[np.bool_]]
-) -> tuple[Labels, int]:
-    """Return the right answers in each held-out fold by strength, (folds, strengths), and unfinished fits."""
-    model = _Classifier(vectors[learnt], labels[learnt])
-    scaled = [model.scale(vectors[rows]) for rows in held]
-    counts = np.zeros((len(held), len(STRENGTHS)), np.int64)
-    for place, strength in enumerate(STRENGTHS):
-        model.fit(strength)
-        for side, rows in enumerate(held):
-            counts[side, place] = np.sum(model.predict(scaled[side]) == labels[rows])
-    return counts, model.unfinished
+def _count(answers: Labels, labels: Labels) -> Labels:
+    """Return the number of right answers, (strengths,)."""
+    right: Labels = np.sum(answers == labels, axis=1)
+    return right
 
 
-def _best(right: Sequence[int] | Labels) -> float:
+def _best(right: Labels) -> float:
     return STRENGTHS[int(np.argmax(right))]
 
 
@@ -200,10 +145,9 @@ def _on_all_cores(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
 
-    queue = list(items)
     # OpenMP keeps a limit for every thread that calls it, so each thread sets it.
-    workers = ThreadPoolExecutor(min(cpu_threads(), len(queue)), initializer=threadpool_limits, initargs=(1,))
+    workers = ThreadPoolExecutor(cpu_threads(), initializer=threadpool_limits, initargs=(1,))
     with warnings.catch_warnings(), threadpool_limits(1), workers as pool:
-        # Also given at the optimum, where float32 shows no lower loss; real ones are counted.
+        # Given at the optimum, where float32 shows no lower loss.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return list(pool.map(work, queue))
+        return list(pool.map(work, items))

@@ -6,8 +6,7 @@ are taken from there.
 
 from __future__ import annotations
 
-import os
-import platform
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from distill.digests import folder_digest
 from distill.errors import DataError
-from distill.evaluation.weights import MEGABYTE, graph_size, saved_parameters, weight_bytes
+from distill.evaluation.cache import user_cache
 from distill.layout import BEST, describe_missing, describe_unfinished
 from distill.record import read_record, run_folder
 
@@ -40,8 +39,6 @@ CACHE_PREFIX = "cache:"
 CHUNK = 8192
 """Sentences handed to a model at once."""
 
-_GRAPH, _INT8_GRAPH, _EXPORT_RECIPE = "onnx/model.onnx", "model_int8.onnx", "onnx/encoder.json"
-
 
 def silent(step: str, done: int, total: int) -> None:
     """Report no progress."""
@@ -57,10 +54,12 @@ class Model:
         identity: tells it from other models in kept results; None: its results are not kept.
         contract: contract of its vectors; None if it has none.
         recall: takes texts to those of their vectors that a cache holds, by text.
-        source: folder or ONNX graph that it is loaded from; None: in memory only, or behind a server.
+        locate: returns the folder or ONNX graph that it is loaded from; None: in memory, behind a server, or
+            not on this machine yet.
         run: folder of the run that it is the student of.
         in_target_space: its vectors are comparable with its teacher's, number by number.
-        parameters, megabytes: its size, if ``source`` does not tell.
+        parameters: their number, if a run's record says it.
+        parts: models whose vectors it combines.
         notes: what a reader must know of its vectors.
         progress: called while it encodes.
         spec: what the caller typed.
@@ -71,19 +70,18 @@ class Model:
     encoder: Encode
     identity: Callable[[], str | None] = lambda: None
     contract: Callable[[], Contract | None] = lambda: None
-    recall: Callable[[Sequence[str]], Mapping[str, Vectors]] | None = None
-    source: Path | None = None
+    recall: Callable[[Sequence[str]], Mapping[str, Vectors]] = lambda texts: {}
+    locate: Callable[[], Path | None] = lambda: None
     run: Path | None = None
     in_target_space: bool = True
     parameters: int | None = None
-    megabytes: float | None = None
+    parts: Sequence[Model] = ()
     notes: list[str] = field(default_factory=list)
     progress: Progress = silent
     spec: str = ""
     recalled: int = 0
     encoded: int = 0
-    _rows: dict[str, int] = field(default_factory=dict)
-    _vectors: Vectors = field(default_factory=lambda: np.empty((0, 0), np.float32))
+    _vectors: dict[str, Vectors] = field(default_factory=dict)
 
     def encode(self, texts: Sequence[str]) -> Vectors:
         """Return the vectors of ``texts``, (n, d) float32; no text is encoded twice.
@@ -91,54 +89,62 @@ class Model:
         Raises:
             DataError: if a vector is zero or not finite, or the encoder returns another shape.
         """
-        new = [text for text in dict.fromkeys(texts) if text not in self._rows]
-        if new:
-            known = self.recall(new) if self.recall is not None else {}
-            # Longest first: chunks are even in length, and a model too large for the memory fails at once.
-            fresh = sorted((text for text in new if text not in known), key=len, reverse=True)
-            parts = [np.stack(list(known.values()))] if known else []
-            for first in range(0, len(fresh), CHUNK):
-                self.progress(f"encode with {self.name}", first, len(fresh))
-                parts.append(self._checked(fresh[first : first + CHUNK]))
-            if fresh:
-                self.progress(f"encode with {self.name}", len(fresh), len(fresh))
-            vectors = np.concatenate(parts)
-            require_usable(vectors, [*known, *fresh], self.name)
-            for text in (*known, *fresh):
-                self._rows[text] = len(self._rows)
-            self._vectors = np.concatenate([self._vectors, vectors]) if len(self._vectors) else vectors
-            self.recalled += len(known)
-            self.encoded += len(fresh)
-        picked: Vectors = self._vectors[[self._rows[text] for text in texts]]
-        return picked
+        new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
+        known = self.recall(new) if new else {}
+        self._vectors.update(known)
+        # Longest first: chunks are even in length, and a model too large for the memory fails at once.
+        fresh = sorted((text for text in new if text not in known), key=len, reverse=True)
+        for first in range(0, len(fresh), CHUNK):
+            self.progress(f"encode with {self.name}", first, len(fresh))
+            chunk = fresh[first : first + CHUNK]
+            self._vectors.update(zip(chunk, self._checked(chunk), strict=True))
+        if fresh:
+            self.progress(f"encode with {self.name}", len(fresh), len(fresh))
+        self.recalled += len(known)
+        self.encoded += len(fresh)
+        return (
+            np.stack([self._vectors[text] for text in texts]) if len(texts) else np.empty((0, 0), np.float32)
+        )
 
     def forget(self) -> None:
         """Free the vectors."""
-        self._rows, self._vectors = {}, np.empty((0, 0), np.float32)
+        self._vectors = {}
 
     @property
     def dimension(self) -> int | None:
         """Width of its vectors; None if it is not known before it encodes."""
-        if len(self._vectors):
-            return int(self._vectors.shape[1])
+        if self._vectors:
+            return len(next(iter(self._vectors.values())))
         contract = self.contract()
         return None if contract is None else contract.dimension
 
     @property
     def size(self) -> tuple[int | None, float | None]:
         """Number of parameters, and megabytes of saved weights (10^6 bytes); None if unknown."""
-        if self.source is None or (self.parameters is not None and self.megabytes is not None):
-            return self.parameters, self.megabytes
-        if self.source.is_file():
-            return graph_size(self.source)
-        parameters = self.parameters if self.parameters is not None else saved_parameters(self.source)
-        return parameters, weight_bytes(self.source) / MEGABYTE
+        if self.parts:
+            parameters, megabytes = zip(*(part.size for part in self.parts), strict=True)
+            return None if None in parameters else sum(parameters), None if None in megabytes else sum(
+                megabytes
+            )
+        if (source := self.locate()) is None:
+            return self.parameters, None
+        if source.is_file():
+            return self.parameters, source.stat().st_size / 1e6
+        return self.parameters or saved_parameters(source), weight_bytes(source) / 1e6
 
     def _checked(self, texts: Sequence[str]) -> Vectors:
         vectors = np.asarray(self.encoder(texts), dtype=np.float32)
         if vectors.ndim != 2 or len(vectors) != len(texts):
             raise DataError(
                 f"{self.name} returned shape {vectors.shape} for {len(texts)} sentences, expected (n, d)"
+            )
+        bad = ~np.isfinite(vectors).all(axis=1) | ~vectors.any(axis=1)
+        if bad.any():
+            row = int(bad.argmax())
+            fault = "a zero vector" if not vectors[row].any() else "a vector with NaN or infinity"
+            raise DataError(
+                f"{self.name} gave {fault} for {int(bad.sum())} of {len(texts)} sentences, first for "
+                f"{texts[row][:60]!r}; check the model's weights and its compute dtype"
             )
         return vectors
 
@@ -168,133 +174,97 @@ def open_model(spec: Spec, *, device: str = "auto", compute_dtype: str = "float3
         if not (run / BEST).is_dir():
             raise DataError(describe_unfinished(run))
         record = read_record(run)
-        model = open_torch(run / BEST, device, compute_dtype, name=run.name)
-        model.run, model.identity = run, partial(_weights_identity, run / BEST)
+        model = _open_torch(run / BEST, device, compute_dtype)
+        model.name, model.run, model.identity = run.name, run, partial(_weights_identity, run / BEST)
         model.in_target_space = record is None or record.in_target_space
         model.parameters = None if record is None else record.parameters
         return model
     if (graph := _find_graph(Path(spec).expanduser())) is not None:
         return _open_onnx(graph, device, compute_dtype)
-    if missing := describe_missing(str(spec)):
+    _require_named(str(spec))
+    return _open_torch(spec, device, compute_dtype)
+
+
+def _require_named(spec: str) -> None:
+    from embedcache.teacher.resolve import ALIASES, is_served
+
+    if missing := describe_missing(spec):
         raise DataError(missing)
-    return open_torch(spec, device, compute_dtype)
-
-
-def require_usable(vectors: Vectors, texts: Sequence[str], name: str) -> None:
-    """Raise :class:`DataError` if a row of ``vectors``, (n, d), is zero or not finite; name the sentence."""
-    finite = np.isfinite(vectors).min(axis=1)
-    bad = ~finite | ~vectors.any(axis=1)
-    if bad.any():
-        row = int(bad.argmax())
-        fault = "a zero vector" if finite[row] else "a vector with NaN or infinity"
+    base = spec.partition("@")[0]
+    if not (base in ALIASES or "/" in base or is_served(spec) or Path(spec).expanduser().exists()):
         raise DataError(
-            f"{name} gave {fault} for {int(bad.sum())} of {len(texts)} sentences, first for "
-            f"{texts[row][:60]!r}; check the model's weights and its compute dtype"
+            f"no run or model {spec!r}: expected a run's folder or a folder with runs below it, a folder of "
+            "sentence-transformers, an ONNX export, a hub id as org/name, cache:FOLDER#TEACHER, or one of "
+            f"{', '.join(ALIASES)}"
         )
 
 
-def unit_rows(vectors: Vectors) -> NDArray[np.float64]:
-    """Return ``vectors``, (n, d), none zero, scaled to length one in float64."""
-    wide = vectors.astype(np.float64)
-    unit: NDArray[np.float64] = wide / np.linalg.norm(wide, axis=1, keepdims=True)
-    return unit
-
-
-def cpu_threads() -> int:
-    """Return what ``OMP_NUM_THREADS`` allows, or the cores that this process may use."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    if asked.isdecimal() and int(asked) > 0:
-        return int(asked)
-    from embedcache.teacher.encode import available_cores
-
-    return available_cores()
-
-
-def processor() -> str:
-    """Return the name of the CPU."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
-
-
-def user_cache() -> Path:
-    """Return the user's folder for what can be computed again."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "distill"
-
-
-def _weights_identity(folder: Path) -> str:
-    return f"weights {folder_digest(folder)}"
-
-
-def open_torch(
-    spec: str | Path,
-    device: str,
-    compute_dtype: str,
-    name: str | None = None,
-    contract: Contract | None = None,
-) -> Model:
-    """Return a model that torch runs, or a server; ``contract`` is what it must be, None for what it is."""
+def _open_torch(spec: str | Path, device: str, compute_dtype: str) -> Model:
+    """Return a model that torch runs, or a server."""
     from embedcache.errors import PoolingNeededError, TeacherError
-    from embedcache.teacher.lazy import LazyTeacher, encoder_of
+    from embedcache.teacher.lazy import LazyTeacher
     from embedcache.teacher.options import EncodeOptions, TeacherOptions
-    from embedcache.teacher.resolve import resolve
 
     options = EncodeOptions(compute_dtype=compute_dtype, device=device, backend="torch")
-    if contract is None:
-        # Contracts are noted, so the next evaluation knows the teacher without loading it.
-        lazy = LazyTeacher(TeacherOptions(str(spec), name=name), options, user_cache())
-        source = lazy.source
+    # Contracts are noted, so the next evaluation knows the teacher without loading it.
+    lazy = LazyTeacher(TeacherOptions(str(spec)), options, user_cache())
 
-        @cache
-        def encoder() -> TextEncoder:
-            try:
-                return lazy.encoder
-            except PoolingNeededError as error:
-                raise TeacherError(
-                    f"{spec} is a plain transformers folder, which does not say how token vectors become a "
-                    "sentence vector: evaluate a sentence-transformers folder"
-                ) from error
+    def encode(texts: Sequence[str]) -> Vectors:
+        try:
+            return lazy.vectors(texts)
+        except PoolingNeededError as error:
+            raise TeacherError(
+                f"{spec} is a plain transformers folder, which does not say how token vectors become a "
+                "sentence vector: evaluate a sentence-transformers folder"
+            ) from error
 
-        def known() -> Contract:
-            (found,) = lazy.contracts.values()
-            lazy.note(user_cache())
-            return found
+    def contract() -> Contract:
+        (found,) = lazy.contracts.values()
+        lazy.note(user_cache())
+        return found
 
-    else:
-        source = resolve(spec)
-
-        @cache
-        def encoder() -> TextEncoder:
-            from embedcache.teacher.load import load_by_contract
-
-            remedy = "give --teacher to compare with another one"
-            called = name or source.name
-            return encoder_of(
-                [load_by_contract(spec, contract, name=called, remedy=remedy, device=device)], options
-            )
-
-        def known() -> Contract:
-            return contract
-
+    source = lazy.source.folder if lazy.source.server is None else None
     return Model(
-        name or source.name,
-        lambda texts: encoder().encode(texts).vectors,
-        identity=lambda: f"contract {known().id}",
-        contract=known,
-        source=source.folder if source.server is None else None,
+        lazy.source.name, encode, lambda: f"contract {contract().id}", contract, locate=lambda: source
     )
+
+
+def open_by_contract(
+    spec: str, contract: Contract, name: str, remedy: str, device: str, compute_dtype: str
+) -> tuple[Model, Callable[[], TextEncoder]]:
+    """Return the teacher of a contract and what loads it; nothing is looked for before it has to encode.
+
+    Args:
+        spec: alias, hub id or folder.
+        contract: contract of its vectors.
+        name: its name.
+        remedy: remedy in the message about another model.
+        device, compute_dtype: as :func:`open_model`.
+    """
+
+    @cache
+    def encoder() -> TextEncoder:
+        from embedcache.teacher.lazy import encoder_of
+        from embedcache.teacher.load import load_by_contract
+        from embedcache.teacher.options import EncodeOptions
+
+        teacher = load_by_contract(spec, contract, name=name, remedy=remedy, device=device)
+        return encoder_of([teacher], EncodeOptions(compute_dtype=compute_dtype, backend="torch"))
+
+    model = Model(
+        name,
+        lambda texts: encoder().encode(texts).vectors,
+        identity=lambda: f"contract {contract.id}",
+        contract=lambda: contract,
+        locate=partial(_local_folder, spec),
+    )
+    return model, encoder
 
 
 def _open_cached(spec: str, device: str, compute_dtype: str) -> Model:
     """Return the teacher ``cache:FOLDER#TEACHER``, which stores in its cache what it encodes."""
     import embedcache
     from embedcache.errors import StorageError
-    from embedcache.teacher.lazy import encoder_of
-    from embedcache.teacher.load import load_by_contract
-    from embedcache.teacher.options import EncodeOptions
 
     place = spec.removeprefix(CACHE_PREFIX)
     folder, mark, name = place.rpartition("#")
@@ -302,15 +272,8 @@ def _open_cached(spec: str, device: str, compute_dtype: str) -> Model:
         folder, name = place, ""
     opened = embedcache.open(folder)
     entry = opened.teacher(name or None)
-    origin = opened.model_source(entry)
-
-    @cache
-    def encoder() -> TextEncoder:
-        remedy = "give the teacher that the cache was built with"
-        teacher = load_by_contract(origin, entry.contract, name=entry.name, remedy=remedy, device=device)
-        return encoder_of(
-            [teacher], EncodeOptions(compute_dtype=compute_dtype, device=device, backend="torch")
-        )
+    remedy, origin = "give the teacher that the cache was built with", opened.model_source(entry)
+    model, encoder = open_by_contract(origin, entry.contract, entry.name, remedy, device, compute_dtype)
 
     def encode(texts: Sequence[str]) -> Vectors:
         try:
@@ -320,14 +283,10 @@ def _open_cached(spec: str, device: str, compute_dtype: str) -> Model:
             model.notes.append(f"vectors of {entry.name} are not kept in {folder}: {error}")
             return encoder().encode(texts).vectors
 
-    model = Model(
-        entry.name,
-        encode,
-        identity=lambda: f"contract {entry.contract.id}{_lossy(opened, entry)}",
-        contract=lambda: entry.contract,
-        recall=partial(recall_from, opened, entry),
-        source=_local_folder(origin),
-    )
+    codec = opened.store(entry.contract).codec_name
+    lossy = "" if codec.startswith("float") else f" {codec}"
+    model.encoder, model.identity = encode, lambda: f"contract {entry.contract.id}{lossy}"
+    model.recall = partial(recall_from, opened, entry)
     return model
 
 
@@ -342,21 +301,20 @@ def recall_from(opened: Cache, entry: CachedTeacher, texts: Sequence[str]) -> di
     return {texts[row]: vector for row, vector in zip(held.tolist(), vectors, strict=True)}
 
 
-def _lossy(opened: Cache, entry: CachedTeacher) -> str:
-    """Return the codec of stored vectors if it changes figures, "" otherwise."""
-    codec = opened.store(entry.contract).codec_name
-    return "" if codec.startswith("float") else f" {codec}"
-
-
-def _local_folder(origin: str) -> Path | None:
+def _local_folder(spec: str) -> Path | None:
     """Return the folder of a model that is on this machine already; None for others."""
-    from embedcache.errors import TeacherError
+    from huggingface_hub import snapshot_download
+
     from embedcache.teacher.resolve import ALIASES, resolve
 
-    local = Path(origin).expanduser().is_dir() or (origin in ALIASES and ALIASES[origin].module)
+    base, _, revision = spec.partition("@")
+    alias = ALIASES.get(base)
+    if Path(spec).expanduser().is_dir() or (alias and alias.module):
+        return resolve(spec).folder
     try:
-        return resolve(origin).folder if local else None
-    except TeacherError:
+        name = alias.model_id if alias else base
+        return Path(snapshot_download(name, revision=revision or None, local_files_only=True))
+    except (OSError, ValueError):
         return None
 
 
@@ -367,7 +325,7 @@ def _find_graph(path: Path) -> Path | None:
             raise DataError(f"no ONNX graph at {path}; make one with 'distill export MODEL --to onnx'")
         return path
     # Folders from a hub often carry graphs without the final vector; exports of ours have a recipe.
-    return path / _GRAPH if (path / _EXPORT_RECIPE).is_file() else None
+    return path / "onnx" / "model.onnx" if (path / "onnx" / "encoder.json").is_file() else None
 
 
 def _open_onnx(graph: Path, device: str, compute_dtype: str) -> Model:
@@ -376,19 +334,49 @@ def _open_onnx(graph: Path, device: str, compute_dtype: str) -> Model:
             f"{graph} runs on the CPU in its own number format (found: --device {device}, --compute-dtype "
             f"{compute_dtype}); leave them out"
         )
-    if graph.name not in (Path(_GRAPH).name, _INT8_GRAPH) or graph.parent.name != "onnx":
-        raise DataError(f"{graph}: expected EXPORT/{_GRAPH} or EXPORT/onnx/{_INT8_GRAPH}")
     folder = graph.resolve().parent.parent
 
     @cache
     def encoder() -> Any:
-        from distill.onnx import OnnxEncoder
+        from distill.onnx import INT8_GRAPH, OnnxEncoder
 
-        return OnnxEncoder(folder, int8=graph.name == _INT8_GRAPH)
+        return OnnxEncoder(folder, int8=graph.name == INT8_GRAPH)
 
     return Model(
         f"{folder.name}/{graph.name}",
         lambda texts: encoder().encode(texts),
         identity=lambda: f"{_weights_identity(folder)} {graph.name}",
-        source=graph,
+        locate=lambda: graph,
     )
+
+
+def _weights_identity(folder: Path) -> str:
+    return f"weights {folder_digest(folder)}"
+
+
+def weight_bytes(folder: Path) -> int:
+    """Return the bytes of the weights saved in a model's folder, in the format that is loaded."""
+    return sum(path.stat().st_size for path in _weights(folder))
+
+
+def saved_parameters(folder: Path) -> int | None:
+    """Return the number of parameters saved in a model's folder; None unless all are in safetensors."""
+    from safetensors import safe_open
+
+    files = _weights(folder)
+    if not files or any(path.suffix != ".safetensors" for path in files):
+        return None
+    total = 0
+    for path in files:
+        with safe_open(path, "np") as file:
+            tensors = [file.get_slice(name) for name in file.keys()]  # noqa: SIM118 - it is no mapping
+            floats = [one for one in tensors if one.get_dtype().startswith(("F", "BF"))]
+            total += sum(math.prod(one.get_shape()) for one in floats)
+    return total
+
+
+def _weights(folder: Path) -> list[Path]:
+    found: list[Path] = []
+    for place in (folder, *(sub for sub in sorted(folder.iterdir()) if sub.is_dir())):
+        found += sorted(place.glob("*.safetensors")) or sorted(place.glob("pytorch_model*.bin"))
+    return found

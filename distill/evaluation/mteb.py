@@ -8,22 +8,20 @@ Massive Text Embedding Benchmark", EACL 2023). Needs the extra ``mteb``.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from distill.errors import DataError, MissingExtraError
+from distill.evaluation.models import Encode
 from distill.evaluation.result import Figure, SuiteResult
 from distill.plugins import load_object
 
-Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 
+def load_task(name: str) -> tuple[str, Callable[..., SuiteResult], str, str | None]:
+    """Return name, function, summary and version of the suite of a task of MTEB.
 
-def load_task(name: str) -> Any:
-    """Return a task of MTEB.
+    The version is the revision of its data; None of data of a file, of which no revision tells the changes.
 
     Args:
         name: ``TASK``, ``module:Class`` or ``file.py:Class``.
@@ -35,19 +33,22 @@ def load_task(name: str) -> Any:
     with _mteb() as mteb:
         if ":" in name:
             place, _, made = name.rpartition(":")
-            return load_object(place, made, DataError)()
-        try:
-            return mteb.get_task(name)
-        except KeyError as error:
-            raise DataError(f"no task {name!r} in MTEB: {error.args[0]}") from error
+            task = load_object(place, made, DataError)()
+        else:
+            try:
+                task = mteb.get_task(name)
+            except KeyError as error:
+                raise DataError(f"no task {name!r} in MTEB: {error.args[0]}") from error
+    facts = task.metadata
+    return (
+        f"mteb:{facts.name}",
+        lambda encode, data, options: _score(task, encode),
+        facts.description,
+        None if ":" in name else facts.revision,
+    )
 
 
-def evaluate_task(task: Any, encode: Encode) -> SuiteResult:
-    """Score an encoder on a task of MTEB.
-
-    Raises:
-        DataError: if the task's data cannot be loaded.
-    """
+def _score(task: Any, encode: Encode) -> SuiteResult:
     with _mteb() as mteb:
         try:
             (result,) = mteb.evaluate(
@@ -59,11 +60,8 @@ def evaluate_task(task: Any, encode: Encode) -> SuiteResult:
     figures = {}
     for split, subsets in result.scores.items():
         for scores in subsets:
-            parts = [
-                task.metadata.name,
-                scores["hf_subset"].replace("default", ""),
-                split if len(result.scores) > 1 else "",
-            ]
+            subset = scores["hf_subset"].replace("default", "")
+            parts = [task.metadata.name, subset, split if len(result.scores) > 1 else ""]
             figures["-".join(filter(None, parts))] = _figure(scores, task.metadata.main_score)
     return SuiteResult(figures, settings={"task": task.metadata.name, "mteb": version})
 

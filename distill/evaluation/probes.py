@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,18 +28,41 @@ from distill.evaluation.files import (
     items_digest,
     plain_text,
     read_examples,
-    require_folder,
     skipped_note,
 )
-from distill.evaluation.logistic import FOLDS, Answers, Vectors, dev_chosen, nested_folds, train_folds
-from distill.evaluation.models import Encode
+from distill.evaluation.logistic import FOLDS, Answers, Labels, dev_chosen, nested_folds, train_folds
+from distill.evaluation.models import Encode, Vectors
 from distill.evaluation.result import Figure, Outcomes, SuiteResult
-from distill.evaluation.task import Items, NotThereError, SuiteFile, SuiteOptions, register_suite
+from distill.evaluation.task import Encoded, Items, NotThereError, SuiteFile, SuiteOptions, register_suite
 
 HELD_OUT = 0.1
 """Share of SNLI's training premises whose pairs choose the strength."""
 
 ALL, TRAIN, DEV, TEST = "all", "train", "dev", "test"
+
+_Parts = dict[str, tuple[str, ...]]
+_SPLIT: _Parts = {TRAIN: ("train",), TEST: ("test",)}
+_WITH_DEV: _Parts = {TRAIN: ("train",), DEV: ("dev",), TEST: ("test",)}
+_WITH_VAL: _Parts = {**_SPLIT, TRAIN: ("train", "val", "dev")}
+# Set -> files of which the first that exists is read, columns of the texts, parts.
+_TRANSFER: dict[str, tuple[tuple[str, ...], tuple[str, ...], _Parts | None]] = {
+    "mr": (("senteval_mr",), ("text",), None),
+    "cr": (("senteval_cr",), ("text",), None),
+    "subj": (("senteval_subj",), ("text",), None),
+    "mpqa": (("senteval_mpqa",), ("text",), None),
+    "sst2": (("glue_sst2", "senteval_sst2_sentences"), ("text",), _WITH_DEV),
+    "trec": (("senteval_trec",), ("text",), _SPLIT),
+    # Some files set 500 of the official training examples apart.
+    "mrpc": (("senteval_mrpc",), ("text", "text2"), _WITH_VAL),
+}
+_SNLI_TRAIN, _SNLI_SCORED = ("snli_train", "snli_train100k"), ("snli_test", "snli_dev", "snli_dev_tokenized")
+_SNLI_COLUMNS = ("label", "premise", "hypothesis")
+_NLI = {"SICK-E": ("sick",), "SNLI": (f"{' or '.join(_SNLI_TRAIN)} with {' or '.join(_SNLI_SCORED)}",)}
+
+
+def text_features(vectors: Vectors) -> Vectors:
+    """Return the features of single texts: their vectors."""
+    return vectors
 
 
 def pair_features(left: Vectors, right: Vectors) -> Vectors:
@@ -60,7 +83,7 @@ class Probe:
         name: key in results.
         label: name in tables.
         parts: its examples: ``all``, or ``train`` and ``test``, with ``dev`` or without.
-        pairs: makes the features of pairs from the vectors of both sides; None: an example is one text.
+        features: makes the features of an example from the vectors of its texts; of pairs from both sides.
         positive: label whose F1 stands beside the accuracy.
         skipped: reason -> rows left out.
         remarks: notes on how the set was made.
@@ -69,7 +92,7 @@ class Probe:
     name: str
     label: str
     parts: Mapping[str, Examples]
-    pairs: Callable[[Vectors, Vectors], Vectors] | None = None
+    features: Callable[..., Vectors] = text_features
     positive: str | None = None
     skipped: Mapping[str, int] = field(default_factory=dict)
     remarks: Sequence[str] = ()
@@ -94,43 +117,34 @@ class Probe:
     def notes(self) -> list[str]:
         """Return notes on rows left out, labels that cannot be learnt, repeated and leaked examples."""
         lines = list(self.remarks)
-        if unknown := sum(label not in set(self.learnt.labels) for label in set(self.scored.labels)):
+        if unknown := len(set(self.scored.labels) - set(self.learnt.labels)):
             lines.append(f"{unknown} labels of scored examples occur in none to learn from: counted as wrong")
         for part, examples in self.parts.items():
             if repeats := count_repeats(examples.texts):
                 lines.append(f"{part}: {repeats} of {len(examples)} examples occur before")
         if self.scored is not self.learnt:
             known = {tuple(map(plain_text, texts)) for texts in self.learnt.texts}
-            leaked = sum(tuple(map(plain_text, texts)) in known for texts in self.scored.texts)
-            if leaked:
+            if leaked := sum(tuple(map(plain_text, texts)) in known for texts in self.scored.texts):
                 lines.append(f"{leaked} of {len(self.scored)} scored examples are also learnt from")
         return [*skipped_note(self.label, self.skipped), *(f"{self.label}: {line}" for line in lines)]
 
 
-def score_probe(probe: Probe, pick: Callable[[Sequence[str]], Vectors], seed: int) -> tuple[Figure, Answers]:
-    """Score one set; ``pick`` gives the vectors of texts."""
+def score_probe(
+    probe: Probe, pick: Callable[[Sequence[str]], Vectors], seed: int
+) -> tuple[Figure, tuple[float, ...]]:
+    """Score one set; ``pick`` gives the vectors of texts. Return the chosen strengths as well."""
     names = sorted({label for examples in probe.parts.values() for label in examples.labels})
     number = {label: place for place, label in enumerate(names)}
-    labels = {
-        part: np.array([number[one] for one in examples.labels]) for part, examples in probe.parts.items()
-    }
-    features = {}
+    parts = {}
     for part, examples in probe.parts.items():
         sides = [pick(side) for side in zip(*examples.texts, strict=True)]
-        features[part] = sides[0] if probe.pairs is None else probe.pairs(*sides)
-    if ALL in probe.parts:
-        answers = nested_folds(features[ALL], labels[ALL], seed)
-    elif DEV in probe.parts:
-        learnt, dev = (features[TRAIN], labels[TRAIN]), (features[DEV], labels[DEV])
-        answers = dev_chosen(*learnt, *dev, features[TEST], seed)
-    else:
-        answers = train_folds(features[TRAIN], labels[TRAIN], features[TEST], seed)
-    gold = labels[ALL if ALL in probe.parts else TEST]
-    right = 100.0 * (answers.predicted == gold)
+        parts[part] = probe.features(*sides), np.array([number[one] for one in examples.labels])
+    predicted, strengths = _predict(parts, seed)
+    gold = parts[ALL if ALL in parts else TEST][1]
+    right = 100.0 * (predicted == gold)
     others = {}
-    if probe.positive is not None:
-        positive = number.get(probe.positive, -1)
-        so, said = gold == positive, answers.predicted == positive
+    if (positive := number.get(probe.positive or "")) is not None:
+        so, said = gold == positive, predicted == positive
         if (so | said).any():
             others["f1"] = 100 * 2 * float((so & said).sum()) / float(so.sum() + said.sum())
     figure = Figure(
@@ -138,11 +152,19 @@ def score_probe(probe: Probe, pick: Callable[[Sequence[str]], Vectors], seed: in
         measure="accuracy",
         items=len(right),
         others=others,
-        outcomes=Outcomes.of_values(right, items_digest(probe.scored.texts)),
+        outcomes=Outcomes(right, texts=items_digest(probe.scored.texts)),
         label=probe.label,
         skipped=sum(probe.skipped.values()),
     )
-    return figure, answers
+    return figure, strengths
+
+
+def _predict(parts: Mapping[str, tuple[Vectors, Labels]], seed: int) -> Answers:
+    if ALL in parts:
+        return nested_folds(*parts[ALL], seed)
+    if DEV in parts:
+        return dev_chosen(*parts[TRAIN], *parts[DEV], parts[TEST][0], seed)
+    return train_folds(*parts[TRAIN], parts[TEST][0], seed)
 
 
 def read_transfer(data: Path, *, sst2_sentences: bool = False) -> list[Probe]:
@@ -154,24 +176,16 @@ def read_transfer(data: Path, *, sst2_sentences: bool = False) -> list[Probe]:
     """
     probes = []
     for name, (stems, texts, parts) in _TRANSFER.items():
-        path = find_file(data, *(stems[1:] if sst2_sentences and len(stems) > 1 else stems))
-        if path is None:
+        if (path := find_file(data, *(stems[-1:] if sst2_sentences else stems))) is None:
             continue
         examples, skipped = read_examples(path, texts, split="split" if parts else None, parts=parts)
-        whole = path.name.startswith("senteval_sst2")
-        probes.append(
-            Probe(
-                name,
-                name.upper(),
-                examples,
-                pair_features if name == "mrpc" else None,
-                "1" if name == "mrpc" else None,
-                skipped,
-                ["learnt from whole sentences; published figures learn from phrases as well"]
-                if whole
-                else (),
-            )
-        )
+        probe = Probe(name, name.upper(), examples, skipped=skipped)
+        if name == "mrpc":
+            probe = replace(probe, features=pair_features, positive="1")
+        if path.name.startswith("senteval_sst2"):
+            remark = "learnt from whole sentences; published figures learn from phrases as well"
+            probe = replace(probe, remarks=[remark])
+        probes.append(probe)
     if not probes:
         files = ", ".join(" or ".join(f"{stem}.tsv" for stem in stems) for stems, _, _ in _TRANSFER.values())
         raise NotThereError(f"{data} holds none of the transfer files ({files}, each also .gz)")
@@ -199,42 +213,31 @@ def read_nli(data: Path, seed: int, pairs: int) -> list[Probe]:
     if learnt and scored:
         probes.append(_read_snli(learnt, scored, seed, pairs))
     if not probes:
-        raise NotThereError(f"{data} holds no sick.tsv, and no SNLI ({_SNLI_FILES}), each also .gz")
+        raise NotThereError(f"{data} holds no sick.tsv, and no SNLI ({_NLI['SNLI'][0]}), each also .gz")
     return probes
 
 
 def _read_snli(learnt: Path, scored: Path, seed: int, pairs: int) -> Probe:
-    columns = ("premise", "hypothesis")
-    train, skipped = read_examples(learnt, columns)
-    test, skipped_too = read_examples(scored, columns)
+    train, skipped = read_examples(learnt, _SNLI_COLUMNS[1:])
+    test, skipped_too = read_examples(scored, _SNLI_COLUMNS[1:])
     whole = train[ALL]
     drawn = draw_pairs(whole, pairs, seed) if pairs else whole
     kept, held = hold_out(drawn, seed)
-    if len(drawn) < len(whole) and (absent := set(whole.labels) - (set(kept.labels) & set(held.labels))):
-        raise DataError(
-            f"SNLI: --snli-pairs {pairs} draws no {', '.join(map(repr, sorted(absent)))} to learn from or to "
-            f"choose with; give more, or 0 for all {len(whole)}"
-        )
     rest = f" (of {len(whole)}; --snli-pairs 0 takes all)" if len(drawn) < len(whole) else ""
-    no_test = "" if scored.name.startswith("snli_test") else " (no snli_test.tsv)"
     remark = f"learnt from {len(kept)} pairs of {learnt.name}, {len(held)} chose C{rest}"
-    remark += f"; scored on {scored.name}{no_test}"
     parts = {TRAIN: kept, DEV: held, TEST: test[ALL]}
-    return Probe("snli", "SNLI", parts, entailment_features, skipped=skipped + skipped_too, remarks=[remark])
+    remarks = [f"{remark}; scored on {scored.name}"]
+    return Probe("snli", "SNLI", parts, entailment_features, skipped=skipped + skipped_too, remarks=remarks)
 
 
 def draw_pairs(examples: Examples, pairs: int, seed: int) -> Examples:
     """Return ``pairs`` pairs or a few more, those of whole premises, in the order of the file."""
     count = Counter(texts[0] for texts in examples.texts)
     premises = sorted(count)
-    chosen: set[str] = set()
-    found = 0
-    for place in np.random.default_rng(seed).permutation(len(premises)).tolist():
-        if found >= pairs:
-            break
-        chosen.add(premises[place])
-        found += count[premises[place]]
-    return _of_premises(examples, chosen, inside=True)
+    order = np.random.default_rng(seed).permutation(len(premises))
+    # Premises are taken until those before hold enough pairs.
+    before = np.cumsum([0, *(count[premises[place]] for place in order)])[:-1]
+    return _of_premises(examples, {premises[place] for place in order[before < pairs]}, inside=True)
 
 
 def hold_out(examples: Examples, seed: int) -> tuple[Examples, Examples]:
@@ -242,7 +245,7 @@ def hold_out(examples: Examples, seed: int) -> tuple[Examples, Examples]:
     premises = sorted({texts[0] for texts in examples.texts})
     count = max(1, round(HELD_OUT * len(premises)))
     drawn = np.random.default_rng(seed).choice(len(premises), count, replace=False)
-    chosen = {premises[place] for place in drawn.tolist()}
+    chosen = {premises[place] for place in drawn}
     return _of_premises(examples, chosen, inside=False), _of_premises(examples, chosen, inside=True)
 
 
@@ -251,70 +254,40 @@ def _of_premises(examples: Examples, premises: set[str], *, inside: bool) -> Exa
     return Examples([examples.texts[row] for row in rows], [examples.labels[row] for row in rows])
 
 
-_Parts = dict[str, tuple[str, ...]]
-_SPLIT: _Parts = {TRAIN: ("train",), TEST: ("test",)}
-_WITH_DEV: _Parts = {TRAIN: ("train",), DEV: ("dev",), TEST: ("test",)}
-_WITH_VAL: _Parts = {**_SPLIT, TRAIN: ("train", "val", "dev")}
-# Set -> files of which the first that exists is read, columns of the texts, parts.
-_TRANSFER: dict[str, tuple[tuple[str, ...], tuple[str, ...], _Parts | None]] = {
-    "mr": (("senteval_mr",), ("text",), None),
-    "cr": (("senteval_cr",), ("text",), None),
-    "subj": (("senteval_subj",), ("text",), None),
-    "mpqa": (("senteval_mpqa",), ("text",), None),
-    "sst2": (("glue_sst2", "senteval_sst2_sentences"), ("text",), _WITH_DEV),
-    "trec": (("senteval_trec",), ("text",), _SPLIT),
-    # Some files set 500 of the official training examples apart.
-    "mrpc": (("senteval_mrpc",), ("text", "text2"), _WITH_VAL),
-}
-_SNLI_TRAIN, _SNLI_SCORED = ("snli_train", "snli_train100k"), ("snli_test", "snli_dev", "snli_dev_tokenized")
-_SNLI_FILES = f"{' or '.join(_SNLI_TRAIN)} with {' or '.join(_SNLI_SCORED)}"
-_SNLI_COLUMNS = ("label", "premise", "hypothesis")
+def _items(probes: Sequence[Probe]) -> Items:
+    return {probe.name: probe.scored.texts for probe in probes}
 
 
 @register_suite(
     "transfer",
     summary="classifiers on frozen vectors: MR, CR, SUBJ, MPQA, SST2, TREC, MRPC",
     files=[
-        SuiteFile(stem, (*(["split"] if parts else []), "label", *texts), (name.upper(),))
-        for name, (stems, texts, parts) in _TRANSFER.items()
+        SuiteFile(stem, (*(["split"] if parts else []), "label", *texts))
+        for stems, texts, parts in _TRANSFER.values()
         for stem in stems
     ],
-    items=lambda data, options: _items(
-        read_transfer(require_folder(data, "transfer"), sst2_sentences=options.sst2_sentences)
-    ),
+    items=lambda data, options: _items(read_transfer(data, sst2_sentences=options.sst2_sentences)),
     options=("seed", "sst2_sentences"),
 )
 def transfer(encode: Encode, data: Path, options: SuiteOptions) -> SuiteResult:
     """Score the seven sets of SentEval."""
-    probes = read_transfer(require_folder(data, "transfer"), sst2_sentences=options.sst2_sentences)
-    missing = {name.upper(): stems for name, (stems, _, _) in _TRANSFER.items()}
-    return _score(encode, data, probes, missing, options)
+    probes = read_transfer(data, sst2_sentences=options.sst2_sentences)
+    return _score(encode, data, probes, {name.upper(): one[0] for name, one in _TRANSFER.items()}, options)
 
 
 @register_suite(
     "nli",
     summary="classifiers on frozen vectors of two sentences: SICK-E, SNLI",
     files=[
-        SuiteFile("sick", ("subset", "sentence1", "sentence2", "entailment"), ("SICK-E",)),
-        *(SuiteFile(stem, _SNLI_COLUMNS, ("SNLI",), "to learn from") for stem in _SNLI_TRAIN),
-        *(
-            SuiteFile(stem, _SNLI_COLUMNS, ("SNLI",), "the first that exists is scored")
-            for stem in _SNLI_SCORED
-        ),
+        SuiteFile("sick", ("subset", "sentence1", "sentence2", "entailment")),
+        *(SuiteFile(stem, _SNLI_COLUMNS) for stem in (*_SNLI_TRAIN, *_SNLI_SCORED)),
     ],
-    items=lambda data, options: _items(
-        read_nli(require_folder(data, "nli"), options.seed, options.snli_pairs)
-    ),
+    items=lambda data, options: _items(read_nli(data, options.seed, options.snli_pairs)),
     options=("seed", "snli_pairs"),
 )
 def nli(encode: Encode, data: Path, options: SuiteOptions) -> SuiteResult:
     """Score SICK-E and SNLI."""
-    probes = read_nli(require_folder(data, "nli"), options.seed, options.snli_pairs)
-    return _score(encode, data, probes, {"SICK-E": ("sick",), "SNLI": (_SNLI_FILES,)}, options)
-
-
-def _items(probes: Sequence[Probe]) -> Items:
-    return {probe.name: probe.scored.texts for probe in probes}
+    return _score(encode, data, read_nli(data, options.seed, options.snli_pairs), _NLI, options)
 
 
 def _score(
@@ -324,31 +297,19 @@ def _score(
     files: Mapping[str, Sequence[str]],
     options: SuiteOptions,
 ) -> SuiteResult:
-    texts = list(
-        dict.fromkeys(
-            text
-            for one in probes
-            for part in one.parts.values()
-            for example in part.texts
-            for text in example
-        )
-    )
-    vectors, row = encode(texts), {text: number for number, text in enumerate(texts)}
-    figures, strengths = {}, []
+    examples = [texts for probe in probes for part in probe.parts.values() for texts in part.texts]
+    vectors = Encoded(encode, (text for texts in examples for text in texts))
+    figures, chosen = {}, []
     notes = [note for probe in probes for note in probe.notes()]
     for done, probe in enumerate(probes):
         options.progress(f"classifiers: {probe.label}", done, len(probes))
-        figures[probe.name], answers = score_probe(
-            probe, lambda side: vectors[[row[text] for text in side]], options.seed
-        )
-        low, high = min(answers.strengths), max(answers.strengths)
-        strengths.append(f"{probe.label} {low:.2g}" + ("" if low == high else f" to {high:.2g}"))
-        if answers.unfinished:
-            notes.append(f"{probe.label}: {answers.unfinished} fits were stopped before they had converged")
+        figures[probe.name], strengths = score_probe(probe, vectors, options.seed)
+        ends = dict.fromkeys((min(strengths), max(strengths)))
+        chosen.append(f"{probe.label} {' to '.join(f'{one:.2g}' for one in ends)}")
     missing = [label for label in files if label not in {probe.label for probe in probes}]
     if missing:
         names = ", ".join(f"{label} ({' or '.join(files[label])})" for label in missing)
         notes.insert(0, f"average over {len(probes)} of {len(files)} sets; not found: {names}")
-    notes.append(f"C chosen: {', '.join(strengths)}")
-    settings = {"data": str(data), "sentences": len(texts), "seed": options.seed}
+    notes.append(f"C chosen: {', '.join(chosen)}")
+    settings = {"data": str(data), "sentences": len(vectors), "seed": options.seed}
     return SuiteResult(figures, notes=tuple(notes), settings=settings, missing=tuple(missing))

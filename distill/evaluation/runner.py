@@ -6,46 +6,33 @@ whose evaluation is kept.
 
 from __future__ import annotations
 
-import difflib
-import inspect
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from distill.errors import DataError
+from distill.digests import files_digest
+from distill.errors import DataError, DistillError
 from distill.evaluation import stats
-from distill.evaluation.cache import Scored
+from distill.evaluation.cache import Kept, kept_path, read_kept, user_folder, write_kept
+from distill.evaluation.contamination import CONTAMINATION, Seen, contamination, describe
+from distill.evaluation.fidelity import read_sentences
 from distill.evaluation.models import CACHE_PREFIX, Model, Progress, Spec, open_model, silent
-from distill.evaluation.result import Evaluation
-from distill.evaluation.session import Session
-from distill.evaluation.task import SNLI_PAIRS, SuiteOptions
+from distill.evaluation.result import AVERAGE, Evaluation, ModelFacts, Scored, SuiteResult
+from distill.evaluation.task import SNLI_PAIRS, Items, NotThereError, Suite, SuiteOptions, get_suite
+from distill.evaluation.task import suites as all_suites
 from distill.evaluation.teachers import find_teacher, with_cache
-from distill.layout import RECORD
-from distill.record import find_runs, run_folder
+from distill.layout import HELD_OUT, RECORD, describe_missing
+from distill.record import find_runs, read_record, run_folder
+from embedcache import __version__
+from embedcache.errors import EmbedCacheError, StorageError
+from embedcache.fsio import canonical_json
 
 
-def evaluate(
-    models: Sequence[Spec] | Spec,
-    suite: str = "sts",
-    data: str | Path | None = None,
-    teacher: Spec | None = None,
-    cache: str | Path | None = None,
-    **options: Any,
-) -> Evaluation:
-    """Evaluate one or more models on one suite, beside their teacher where it is known.
-
-    Arguments and errors are those of :func:`evaluate_suites`; an unknown option is a :class:`DataError`.
-    """
-    known = [
-        name for name in inspect.signature(evaluate_suites).parameters if name not in ("models", "suites")
-    ]
-    for name in options:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            raise DataError(
-                f"no option {name!r} of an evaluation; {f'did you mean {near[0]}?' if near else known}"
-            )
-    (found,) = evaluate_suites(models, [suite], data=data, teacher=teacher, cache=cache, **options)
+def evaluate(models: Sequence[Spec] | Spec, suite: str = "sts", **options: Any) -> Evaluation:
+    """Evaluate one or more models on one suite; options and errors are those of :func:`evaluate_suites`."""
+    (found,) = evaluate_suites(models, [suite], **options)
     return found
 
 
@@ -101,23 +88,21 @@ def evaluate_suites(
         TeacherError: if a model, or a teacher that was asked for, cannot be loaded.
         EmbedCacheError: if a cache that was named cannot be used.
     """
-    opened = _open_all(models, device, compute_dtype)
     notes: list[str] = []
+    opened = _open_all(models, device, compute_dtype)
     beside = None
     if beside_teacher or teacher is not None:
         beside = find_teacher(opened, teacher, notes, device, compute_dtype)
     if cache is not None:
         if beside is None:
-            raise DataError(
-                f"--cache {cache} is for a teacher's vectors, but no teacher is known: give --teacher"
-            )
+            raise DataError(f"--cache {cache} holds vectors of a teacher, and none is known: give --teacher")
         beside = with_cache(beside, cache)
     students = [model for model in opened if model is not beside]
     _name_apart([*([beside] if beside else []), *students])
     for model in [*opened, *([beside] if beside else [])]:
         model.progress = progress
-    session = Session(
-        options=SuiteOptions(
+    session = _Session(
+        SuiteOptions(
             seed=seed,
             limit=limit,
             text_column=text_column,
@@ -127,7 +112,6 @@ def evaluate_suites(
             progress=progress,
         ),
         teacher=beside,
-        implied=teacher is None,
         compute_dtype=compute_dtype,
         draws=bootstrap,
         keep=keep,
@@ -135,26 +119,36 @@ def evaluate_suites(
         search=contamination,
         corpus=None if corpus is None else Path(corpus),
         notes=notes,
+        drops_suites=suites is None,
     )
     session.choose(suites, None if data is None else Path(data), opened)
-    session.score_teacher()
-    found: dict[str, list[Scored]] = {name: [] for name in session.jobs}
+    session.score_teacher(implied=teacher is None)
+    found = []
     for model in students:
-        for name, scored in session.score_student(model).items():
-            found[name].append(scored)
+        found.append(session.score(model))
         model.forget()
-    return [session.evaluation(name, scored) for name, scored in found.items()]
+    return [session.evaluation(name, [scored[name] for scored in found]) for name in session.jobs]
 
 
 def _open_all(models: Sequence[Spec] | Spec, device: str, compute_dtype: str) -> list[Model]:
     specs = [models] if isinstance(models, str | Path | Model) else list(models)
-    expanded = [one for spec in specs for one in _expand(spec)]
-    if not expanded:
-        raise DataError("no model to evaluate; name at least one")
-    opened = [open_model(spec, device=device, compute_dtype=compute_dtype) for spec in expanded]
-    for model, spec in zip(opened, expanded, strict=True):
+    opened = []
+    for spec in (each for given in specs for each in _expand(given)):
+        model = open_model(spec, device=device, compute_dtype=compute_dtype)
         model.spec = model.name if isinstance(spec, Model) else str(spec)
+        opened.append(model)
+    if not opened:
+        raise DataError("no model to evaluate; name at least one")
     return opened
+
+
+def _expand(spec: Spec) -> Iterable[Spec]:
+    """Return the runs below a folder that holds no model."""
+    if isinstance(spec, Model) or str(spec).startswith(CACHE_PREFIX) or run_folder(spec) is not None:
+        return [spec]
+    folder = Path(spec).expanduser()
+    is_model = any((folder / name).exists() for name in ("config.json", "modules.json", "onnx"))
+    return [spec] if is_model or not any(folder.glob(f"*/**/{RECORD}")) else find_runs(folder)
 
 
 def _name_apart(models: Sequence[Model]) -> None:
@@ -166,10 +160,239 @@ def _name_apart(models: Sequence[Model]) -> None:
         names.add(model.name)
 
 
-def _expand(spec: Spec) -> Iterable[Spec]:
-    """Return the runs below a folder that holds no model."""
-    if isinstance(spec, Model) or str(spec).startswith(CACHE_PREFIX) or run_folder(spec) is not None:
-        return [spec]
-    folder = Path(spec).expanduser()
-    is_model = any((folder / name).exists() for name in ("config.json", "modules.json", "onnx"))
-    return [spec] if is_model or not any(folder.glob(f"*/**/{RECORD}")) else find_runs(folder)
+@dataclass
+class _Session:
+    """One evaluation of several models on several suites.
+
+    Attributes:
+        options: settings of the suites.
+        teacher: the teacher; None without one.
+        compute_dtype: number format of the forward pass.
+        draws: draws of the intervals.
+        keep, again: keep evaluations; use none that is kept.
+        search: search training texts of runs for test sentences.
+        corpus: training texts of models that are no runs.
+        notes: what a reader must know of all suites.
+        drops_suites: leave out suites that find nothing to read.
+        jobs: suite -> the suite and what it reads.
+        beside: suite -> the teacher's result.
+    """
+
+    options: SuiteOptions
+    teacher: Model | None
+    compute_dtype: str
+    draws: int
+    keep: bool
+    again: bool
+    search: bool
+    corpus: Path | None
+    notes: list[str]
+    drops_suites: bool
+    jobs: dict[str, tuple[Suite, Path]] = field(default_factory=dict)
+    beside: dict[str, Scored] = field(default_factory=dict)
+    _digests: dict[Path, str] = field(default_factory=dict)
+    _texts: dict[str, Items] = field(default_factory=dict)
+    _seen: dict[Path, dict[str, Seen]] = field(default_factory=dict)
+
+    def choose(self, names: Sequence[str] | None, data: Path | None, models: Sequence[Model]) -> None:
+        """Choose the suites and what each reads.
+
+        Raises:
+            DataError: if a suite is unknown, or a named one has nothing to read.
+        """
+        if names is not None:
+            wanted = [get_suite(name) for name in dict.fromkeys(names)]
+        else:
+            wanted = [suite for suite in all_suites().values() if not suite.on_request]
+            on_request = [suite.name for suite in all_suites().values() if suite.on_request]
+            self.notes.append(f"suites that run only when they are named: {', '.join(on_request)}")
+        given = self.options.limit is not None or self.options.text_column is not None
+        if given and not any(suite.needs_teacher for suite in wanted):
+            raise DataError("--text-column and --limit are of fidelity; other suites score whole sets")
+        for suite in wanted:
+            try:
+                self.jobs[suite.name] = suite, self._place(suite, data, models, alone=len(wanted) == 1)
+            except NotThereError as error:  # noqa: PERF203 - a handful of suites
+                self._drop(suite.name, error)
+
+    def _place(self, suite: Suite, data: Path | None, models: Sequence[Model], *, alone: bool) -> Path:
+        """Return what a suite reads: ``data``, or the sentences that runs held out."""
+        if not suite.needs_teacher:
+            if data is None and suite.files:
+                raise DataError(f"the {suite.name} suite needs a folder of test files: give --data DIR")
+            if data is not None and not data.is_dir():
+                missing = describe_missing(str(data.absolute()))
+                raise DataError(f"{missing or f'{data} is a file'}; --data is the folder of the test files")
+            return data or Path()
+        if self.teacher is None:
+            raise NotThereError(f"{suite.name} needs a teacher: give --teacher")
+        if data is not None and (alone or data.is_file()):
+            return data
+        held_out = [model.run / HELD_OUT for model in models if model.run is not None]
+        if not held_out:
+            raise NotThereError("no sentences to compare on: give --data FILE, or a run that held some out")
+        first = read_sentences(held_out[0], self.options)
+        if any(read_sentences(path, self.options) != first for path in held_out[1:]):
+            raise NotThereError("the runs held out different sentences: give --data FILE")
+        return held_out[0]
+
+    def _drop(self, suite: str, error: NotThereError) -> None:
+        self.jobs.pop(suite, None)
+        if not self.drops_suites:
+            raise error
+        self.notes.append(f"{suite} left out: {error}")
+
+    def score_teacher(self, *, implied: bool) -> None:
+        """Score the teacher; one that only a run's record names and cannot be used becomes a note."""
+        if self.teacher is None:
+            return
+        try:
+            self.beside = self.score(self.teacher, "teacher")
+        except (DistillError, EmbedCacheError) as error:
+            if not implied or any(suite.needs_teacher for suite, _ in self.jobs.values()):
+                raise
+            self.notes.append(f"no retention: the run's teacher {self.teacher.name} cannot be used: {error}")
+
+    def score(self, model: Model, role: str = "student") -> dict[str, Scored]:
+        """Score a model on all suites, mark its figures, and keep both.
+
+        Raises:
+            DataError: if there is nothing to evaluate on.
+        """
+        found, used, written = {}, [], False
+        for name in list(self.jobs):
+            try:
+                found[name], was_kept, is_new = self._score(model, name, role)
+            except NotThereError as error:  # noqa: PERF203 - a handful of suites
+                self._drop(name, error)
+            else:
+                written |= is_new
+                used += [kept_path(model.run, name).name] if was_kept and model.run else []
+        if not self.jobs:
+            raise DataError(f"nothing to evaluate on: {'; '.join(self.notes)}")
+        if used:
+            self.notes.append(f"{model.name}: {', '.join(used)} in {model.run} used; --again evaluates again")
+        if model.recalled:
+            self.notes.append(
+                f"vectors of {model.name}: {model.recalled} cached, {model.encoded} encoded now"
+            )
+        self.notes += model.notes
+        if written and model.run is not None:
+            from distill.card import update_card
+
+            if fault := update_card(model.run):
+                self.notes.append(fault)
+        return found
+
+    def _score(self, model: Model, name: str, role: str) -> tuple[Scored, bool, bool]:
+        """Return a model's facts and result, if the result was kept, and if something was written."""
+        suite, data = self.jobs[name]
+        identity = model.identity() if self.keep else None
+        key = None if identity is None else self._key(suite, data, identity)
+        folder = model.run or user_folder(identity or "")
+        kept = read_kept(folder, name) if key is not None and not self.again else None
+        if kept is not None and kept.key == key:
+            # The model may be called otherwise, and be a teacher, this time.
+            facts, result = replace(kept.scored[0], name=model.name, role=role), kept.scored[1]
+        else:
+            kept, result = None, suite.run(model.encode, data, replace(self.options, model=model))
+            facts, result = _facts(model, role), stats.with_intervals(result, self.draws, self.options.seed)
+        scored = facts, self._mark(model, name, result)
+        if key is None:
+            return scored, False, False
+        beside = kept.evaluation.models[:-1] if kept else ()
+        if model.run is not None and name in self.beside:
+            beside = (self.beside[name],)
+        evaluation = self._beside(name, beside, [scored])
+        if kept is not None and kept.evaluation == evaluation:
+            return scored, True, False
+        try:
+            write_kept(folder, Kept(key, evaluation))
+        except StorageError as error:
+            self.notes.append(f"the evaluation by {name} is not kept in {folder}: {error}")
+        return scored, kept is not None, True
+
+    def evaluation(self, suite: str, students: Sequence[Scored]) -> Evaluation:
+        """Return the evaluation of all models on one suite."""
+        beside = (self.beside[suite],) if suite in self.beside else ()
+        return replace(self._beside(suite, beside, students), notes=tuple(dict.fromkeys(self.notes)))
+
+    def _beside(self, suite: str, teacher: Sequence[Scored], students: Sequence[Scored]) -> Evaluation:
+        """Return students beside their teacher, of whom there may be none, with what is drawn from both."""
+        found = Evaluation(suite, (*teacher, *students), teacher[0][0].name if teacher else None)
+        if teacher and self.draws and teacher[0][1].headline == AVERAGE:
+            ends = {
+                facts.name: stats.retention_interval(result, teacher[0][1], self.draws, self.options.seed)
+                for facts, result in students
+            }
+            known = {model: interval for model, interval in ends.items() if interval is not None}
+            found = replace(found, retention_intervals=known)
+        return replace(found, over_seeds=stats.over_seeds(found))
+
+    def _key(self, suite: Suite, data: Path, identity: str) -> dict[str, str] | None:
+        """Return all that decides the figures; None if something is unknown."""
+        if (version := suite.version()) is None:
+            return None
+        settings = {name: getattr(self.options, name) for name in suite.options}
+        settings |= {
+            "compute_dtype": self.compute_dtype,
+            "draws": self.draws,
+            "draws_seed": self.options.seed,
+        }
+        if suite.needs_teacher and self.teacher is not None:
+            settings["teacher"] = self.teacher.identity()
+        return {
+            "data": files_digest(_files(suite, data), known=self._digests),
+            "model": identity,
+            "settings": canonical_json({**settings, "version": version}).decode(),
+            "version": __version__,
+        }
+
+    def _mark(self, model: Model, name: str, result: SuiteResult) -> SuiteResult:
+        """Return a result marked with what of its sets the model was trained or chosen on, if asked for."""
+        run = model.run if self.search else None
+        place = self.corpus if model.run is None else run
+        if place is None or model is self.teacher or not self._items(name) or CONTAMINATION in result.marks:
+            return result
+        if place not in self._seen:
+            # One pass over the texts for all suites.
+            items = {f"{suite} {of}": one for suite in self.jobs for of, one in self._items(suite).items()}
+            self._seen[place] = contamination(
+                items, run, self.corpus if run is None else None, self.options.progress
+            )
+        own = {of: self._seen[place][f"{name} {of}"] for of in self._items(name)}
+        marks = {CONTAMINATION: {of: asdict(seen) for of, seen in own.items()}}
+        return replace(result, marks={**result.marks, **marks}, notes=(*result.notes, *describe(own)))
+
+    def _items(self, name: str) -> Items:
+        """Return the test items of each set of a suite; nothing of a suite without sets."""
+        if name not in self._texts:
+            suite, data = self.jobs[name]
+            try:
+                self._texts[name] = suite.items(data, self.options) if suite.items else {}
+            except NotThereError:
+                self._texts[name] = {}
+        return self._texts[name]
+
+
+def _facts(model: Model, role: str) -> ModelFacts:
+    parameters, megabytes = model.size
+    record = None if model.run is None else read_record(model.run)
+    return ModelFacts(
+        name=model.name,
+        role=role,
+        parameters=parameters,
+        megabytes=megabytes,
+        dimension=model.dimension,
+        run=None if model.run is None else str(model.run),
+        seed=None if record is None else record.seed,
+        setting=None if record is None else record.setting,
+    )
+
+
+def _files(suite: Suite, data: Path) -> list[Path]:
+    """Return the files whose content may change a figure."""
+    if data.is_file() or data == Path():
+        return [data] if data.is_file() else []
+    patterns = {re.sub(r"[A-Z]+\d*", "*", file.stem) + ".tsv*" for file in suite.files} or {"*"}
+    return sorted({path for pattern in patterns for path in data.glob(pattern) if path.is_file()})

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ from distill.evaluation.result import (
     Evaluation,
     Figure,
     Interval,
+    MeanOfSeeds,
     ModelFacts,
     Outcomes,
     Spread,
@@ -49,7 +51,7 @@ _BLOCK = 160_000
 # Draws of a small set may hold one item only and have no correlation.
 _LEAST_DEFINED = 0.9
 
-Array = NDArray[np.float64]
+Array: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -88,11 +90,6 @@ class Comparison:
         return "A is better" if self.difference > 0 else "B is better"
 
 
-def interval(outcomes: Outcomes, draws: int = DRAWS, seed: int = 0, name: str = "") -> Interval | None:
-    """Return the 95 % interval of the figure of ``outcomes``; None if too few draws have one."""
-    return percentiles(drawn(outcomes, name, draws, seed))
-
-
 def with_intervals(result: SuiteResult, draws: int = DRAWS, seed: int = 0) -> SuiteResult:
     """Return a result with an interval for each figure that has outcomes, and one for the average.
 
@@ -101,14 +98,17 @@ def with_intervals(result: SuiteResult, draws: int = DRAWS, seed: int = 0) -> Su
         draws: number of draws; 0 removes the intervals.
         seed: choice of the draws.
     """
+
+    def interval(name: str, outcomes: Outcomes | None) -> Interval | None:
+        return percentiles(drawn(outcomes, name, draws, seed)) if draws and outcomes else None
+
     figures = {
-        name: replace(figure, interval=_interval_of(name, figure, draws, seed))
+        name: replace(figure, interval=interval(name, figure.outcomes))
         for name, figure in result.figures.items()
     }
     average = averages(result, draws, seed) if draws else None
-    return replace(
-        result, figures=figures, average_interval=None if average is None else percentiles(average)
-    )
+    ends = None if average is None else percentiles(average)
+    return replace(result, figures=figures, average_interval=ends)
 
 
 def retention_interval(
@@ -119,21 +119,27 @@ def retention_interval(
     None if the two are not of the same items, or the teacher's average is not above zero in most draws.
     """
     own, whole = averages(student, draws, seed), averages(teacher, draws, seed)
-    if own is None or whole is None or _sizes(student) != _sizes(teacher):
+    if own is None or whole is None or not have_same_items(student, teacher):
         return None
     return percentiles(np.divide(100 * own, whole, out=np.full(draws, np.nan), where=whole > 0))
 
 
-def paired(name: str, a: Figure, b: Figure, draws: int = DRAWS_OF_COMPARISON, seed: int = 0) -> Comparison:
-    """Compare two models on the set ``name``.
+def have_same_items(a: SuiteResult, b: SuiteResult) -> bool:
+    """Return True if the figures of two results rest on the outcomes of the same items."""
+    return list(a.figures) == list(b.figures) and all(
+        _same_items(figure, b.figures[name]) for name, figure in a.figures.items()
+    )
 
-    Raises:
-        DataError: if the items are not the same, or their outcomes were not kept.
-    """
-    one, other = _same_items(name, a, b)
-    apart = drawn(one, name, draws, seed) - drawn(other, name, draws, seed)
-    p = p_value(apart)
-    return Comparison(a.label or name, a.measure, len(one), a.value, b.value, percentiles(apart), p, p)
+
+def _same_items(a: Figure, b: Figure) -> bool:
+    one, other = a.outcomes, b.outcomes
+    if one is None or other is None:
+        return False
+    if (a.measure, len(one), one.texts) != (b.measure, len(other), other.texts):
+        return False
+    if one.gold is None or other.gold is None:
+        return one.gold is other.gold
+    return np.array_equal(one.gold, other.gold)
 
 
 def compare(
@@ -147,30 +153,37 @@ def compare(
     Raises:
         DataError: if the suite averages no sets, the items differ, or the draws are too few to show anything.
     """
-    if a.headline != AVERAGE or list(a.figures) != list(b.figures):
+    if a.headline != AVERAGE or not have_same_items(a, b):
         raise DataError(
-            f"nothing to compare item by item: one model has {', '.join(a.figures)}, the other "
-            f"{', '.join(b.figures)}; use a suite of sets, as sts or transfer, on the same files"
+            f"nothing to compare item by item: one model has {_describe(a)}, the other {_describe(b)}; "
+            "evaluate both by a suite of sets, as sts or transfer, on the same files"
         )
     least = round(2 * len(a.figures) / LEVEL)
     if draws < least:
         raise DataError(
             f"{draws} draws cannot show a difference on one of {len(a.figures)} sets; use {least}"
         )
-    rows = [paired(name, figure, b.figures[name], draws, seed) for name, figure in a.figures.items()]
+    rows = []
+    for name, figure in a.figures.items():
+        apart = _drawn_of(a, name, draws, seed) - _drawn_of(b, name, draws, seed)
+        facts = (figure.label or name, figure.measure, figure.items or 0, figure.value, b.figures[name].value)
+        rows.append(_compared(*facts, apart))
     corrected = holm([row.p_value for row in rows])
     rows = [replace(row, p_corrected=p) for row, p in zip(rows, corrected, strict=True)]
     own, others = averages(a, draws, seed), averages(b, draws, seed)
     if len(rows) > 1 and own is not None and others is not None:
-        items, p = sum(row.items for row in rows), p_value(own - others)
-        ends = percentiles(own - others)
-        rows.append(Comparison(AVERAGE, "mean of sets", items, a.average, b.average, ends, p, p))
+        items = sum(row.items for row in rows)
+        rows.append(_compared(AVERAGE, "mean of sets", items, a.average, b.average, own - others))
     return rows
 
 
-def spread(values: Sequence[float]) -> tuple[float, float, int]:
-    """Return mean, sample standard deviation (n - 1) and number of two or more ``values``."""
-    return statistics.fmean(values), statistics.stdev(values), len(values)
+def _describe(result: SuiteResult) -> str:
+    return ", ".join(f"{name} ({one.items} items)" for name, one in result.figures.items())
+
+
+def _compared(label: str, measure: str, items: int, a: float, b: float, apart: Array) -> Comparison:
+    p = p_value(apart)
+    return Comparison(label, measure, items, a, b, percentiles(apart), p, p)
 
 
 def over_seeds(evaluation: Evaluation) -> tuple[Spread, ...]:
@@ -180,6 +193,26 @@ def over_seeds(evaluation: Evaluation) -> tuple[Spread, ...]:
         if facts.setting is not None and facts.seed is not None:
             groups.setdefault(facts.setting, {}).setdefault(facts.seed, facts)
     return tuple(_spread_of(list(group.values()), evaluation) for group in groups.values() if len(group) > 1)
+
+
+def _spread_of(group: list[ModelFacts], evaluation: Evaluation) -> Spread:
+    names = [facts.name for facts in group]
+    values: dict[str, list[float]] = {}
+    for name in names:
+        result, retention = evaluation[name], evaluation.retention(name)
+        figures = dict(result.figures)
+        figures |= {AVERAGE: result.main} if result.headline == AVERAGE and result.main else {}
+        figures |= {"retention": retention} if retention else {}
+        for key, figure in figures.items():
+            values.setdefault(key, []).append(figure.value)
+    spreads = {
+        key: MeanOfSeeds(statistics.fmean(of), statistics.stdev(of), len(of))
+        for key, of in values.items()
+        if len(of) > 1
+    }
+    # Without the seed: of ``mse-seed0`` and ``mse/seed0`` alike ``mse``.
+    shared = re.sub(r"[-_. ]*(seed)?[-_. ]*\d+$", "", names[0]) or Path(group[0].run or names[0]).parent.name
+    return Spread(shared, tuple(names), spreads)
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:
@@ -216,14 +249,23 @@ def percentiles(figures: Array) -> Interval | None:
     return float(low), float(high)
 
 
+def _defined(figures: Array) -> Array | None:
+    defined = figures[np.isfinite(figures)]
+    return defined if len(defined) >= _LEAST_DEFINED * len(figures) else None
+
+
 def averages(result: SuiteResult, draws: int, seed: int) -> Array | None:
     """Return the average over sets of every draw, (draws,); None if a set has no outcomes."""
-    sets = [(name, figure.outcomes) for name, figure in result.figures.items()]
-    if result.headline != AVERAGE or not all(outcomes for _, outcomes in sets):
+    if result.headline != AVERAGE or not all(figure.outcomes for figure in result.figures.values()):
         return None
-    of_sets = [drawn(outcomes, name, draws, seed) for name, outcomes in sets if outcomes]
-    average: Array = np.mean(of_sets, axis=0)
+    average: Array = np.mean([_drawn_of(result, name, draws, seed) for name in result.figures], axis=0)
     return average
+
+
+def _drawn_of(result: SuiteResult, name: str, draws: int, seed: int) -> Array:
+    outcomes = result.figures[name].outcomes
+    assert outcomes is not None  # noqa: S101 - callers have looked
+    return drawn(outcomes, name, draws, seed)
 
 
 @lru_cache(maxsize=256)  # a figure's draws serve its interval, the average's, the retention's and comparisons
@@ -236,13 +278,9 @@ def drawn(outcomes: Outcomes, name: str, draws: int, seed: int) -> Array:
         draws: number of draws of n items.
         seed: choice of the draws.
     """
-    if outcomes.gold is not None and outcomes.predicted is not None:
-        figure = _spearman(outcomes.gold, outcomes.predicted)
-    elif (values := outcomes.values) is not None:
-        figure = lambda counts: values @ counts / len(values)  # noqa: E731
-    else:
-        raise DataError(f"{name}: outcomes without values")
-    found = np.concatenate([figure(counts) for counts in _counts(len(outcomes), name, draws, seed)])
+    values, gold = outcomes.values, outcomes.gold
+    figure = _mean(values) if gold is None else _spearman(gold, values)
+    found = np.concatenate([figure(counts) for counts in _counts(len(values), name, draws, seed)])
     found.setflags(write=False)
     return found
 
@@ -255,6 +293,11 @@ def _counts(items: int, name: str, draws: int, seed: int) -> Iterator[Array]:
         width = min(block, draws - first)
         places = rng.integers(items, size=(items, width)) * width + np.arange(width)
         yield np.bincount(places.ravel(), minlength=items * width).reshape(items, width).astype(np.float64)
+
+
+def _mean(values: Array) -> Callable[[Array], Array]:
+    """Return a function of (n, b) counts to means of the items drawn, (b,)."""
+    return lambda counts: values @ counts / len(values)
 
 
 def _spearman(gold: Array, predicted: Array) -> Callable[[Array], Array]:
@@ -286,54 +329,3 @@ def _ranks(values: Array) -> Callable[[Array], Array]:
         return rank
 
     return centred
-
-
-def _defined(figures: Array) -> Array | None:
-    defined = figures[np.isfinite(figures)]
-    return defined if len(defined) >= _LEAST_DEFINED * len(figures) else None
-
-
-def _interval_of(name: str, figure: Figure, draws: int, seed: int) -> Interval | None:
-    return interval(figure.outcomes, draws, seed, name) if draws and figure.outcomes else None
-
-
-def _sizes(result: SuiteResult) -> dict[str, tuple[int, str]]:
-    return {
-        name: (len(one.outcomes), one.outcomes.texts) for name, one in result.figures.items() if one.outcomes
-    }
-
-
-def _same_items(name: str, a: Figure, b: Figure) -> tuple[Outcomes, Outcomes]:
-    one, other = a.outcomes, b.outcomes
-    if one is None or other is None:
-        raise DataError(f"{name}: outcomes of single items were not kept; evaluate with --again")
-    same = (a.measure, one.kind, len(one), one.texts) == (b.measure, other.kind, len(other), other.texts)
-    if one.gold is not None and other.gold is not None:
-        same = same and np.array_equal(one.gold, other.gold)
-    if not same:
-        raise DataError(
-            f"{name}: the models were scored on different items ({len(one)} and {len(other)}, {a.measure} "
-            f"and {b.measure}); evaluate both on the same files"
-        )
-    return one, other
-
-
-def _spread_of(group: list[ModelFacts], evaluation: Evaluation) -> Spread:
-    names = [facts.name for facts in group]
-    figures: dict[str, list[float]] = {}
-    for name in names:
-        result, retention = evaluation[name], evaluation.retention(name)
-        for key, figure in result.figures.items():
-            figures.setdefault(key, []).append(figure.value)
-        if result.headline == AVERAGE:
-            figures.setdefault(AVERAGE, []).append(result.average)
-        if retention is not None:
-            figures.setdefault("retention", []).append(retention.value)
-    spreads = {key: spread(values) for key, values in figures.items() if len(values) > 1}
-    return Spread(_shared_name(group), tuple(names), spreads)
-
-
-def _shared_name(group: list[ModelFacts]) -> str:
-    """Return the runs' name without the seed: of ``mse-seed0`` and ``mse/seed0`` alike ``mse``."""
-    name, run = group[0].name, group[0].run
-    return re.sub(r"[-_. ]*(seed)?[-_. ]*\d+$", "", name) or (Path(run).parent.name if run else name)

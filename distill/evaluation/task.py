@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from distill.errors import DataError
-from distill.evaluation.models import Encode, Model, Progress, cpu_threads, processor, silent
+from distill.evaluation.models import Encode, Model, Progress, Vectors, silent
 from distill.evaluation.result import SuiteResult
 from distill.plugins import load_object
 
@@ -47,14 +47,10 @@ class SuiteFile:
     Attributes:
         stem: its name without ending; words in capitals stand for any name.
         columns: columns it needs.
-        sets: sets it is for, as tables call them.
-        note: further remark for the list of suites.
     """
 
     stem: str
     columns: tuple[str, ...]
-    sets: tuple[str, ...] = ()
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,11 +77,6 @@ class SuiteOptions:
     teacher: Encode | None = None
     progress: Progress = silent
 
-    @property
-    def machine(self) -> str:
-        """Processor and threads, which decide a speed."""
-        return f"{processor()}, {cpu_threads()} threads"
-
 
 @dataclass(frozen=True)
 class Suite:
@@ -93,61 +84,38 @@ class Suite:
 
     Attributes:
         name: its name.
-        summary: what it measures, in a few words.
         run: scores a model.
+        summary: what it measures, in a few words.
         files: files it looks for in ``data``; empty: every file there.
         items: reads the test items of each set, for finding them in training texts; None if it has no sets.
         options: names of the :class:`SuiteOptions` that may change a figure.
-        reads_sentences: ``data`` is a file of plain sentences, not a folder of test files.
-        needs_teacher: nothing can be scored without the teacher's vectors.
+        needs_teacher: compares with the teacher's vectors, on a file of sentences and not a folder.
         on_request: runs only if it is named, because it takes minutes for each model.
-        version: identity of data that are not in ``data``; None if unknown, so that results are not kept.
+        version: returns the identity of what is neither in ``data`` nor an option: a data set of the hub, the
+            machine; None if that is unknown, so that results are not kept.
     """
 
     name: str
-    summary: str
     run: Callable[[Encode, Path, SuiteOptions], SuiteResult]
-    files: tuple[SuiteFile, ...] = ()
+    summary: str = ""
+    files: Sequence[SuiteFile] = ()
     items: Callable[[Path, SuiteOptions], Items] | None = None
-    options: tuple[str, ...] = ()
-    reads_sentences: bool = False
+    options: Sequence[str] = ()
     needs_teacher: bool = False
     on_request: bool = False
-    version: str | None = ""
-
-    def settings(self, options: SuiteOptions) -> dict[str, Any]:
-        """Return the options that may change a figure of this suite, by name."""
-        return {name: getattr(options, name) for name in self.options}
+    version: Callable[[], str | None] = lambda: ""
 
 
 _suites: dict[str, Suite] = {}
 
 
 def register_suite(
-    name: str,
-    *,
-    summary: str,
-    files: Sequence[SuiteFile] = (),
-    items: Callable[[Path, SuiteOptions], Items] | None = None,
-    options: Sequence[str] = (),
-    reads_sentences: bool = False,
-    needs_teacher: bool = False,
-    on_request: bool = False,
+    name: str, **settings: Any
 ) -> Callable[[Callable[..., SuiteResult]], Callable[..., SuiteResult]]:
-    """Register a callable as the suite ``name``; arguments are those of :class:`Suite`."""
+    """Register a callable as the suite ``name``; ``settings`` are further attributes of :class:`Suite`."""
 
     def register(run: Callable[..., SuiteResult]) -> Callable[..., SuiteResult]:
-        _suites[name] = Suite(
-            name,
-            summary,
-            run,
-            tuple(files),
-            items,
-            tuple(options),
-            reads_sentences,
-            needs_teacher,
-            on_request,
-        )
+        _suites[name] = Suite(name, run, **settings)
         return run
 
     return register
@@ -155,10 +123,11 @@ def register_suite(
 
 def suites() -> dict[str, Suite]:
     """Return all registered suites by name."""
-    modules = [importlib.import_module(f"distill.evaluation.{module}") for module in _MODULES]
-    order = {module.__name__: number for number, module in enumerate(modules)}
+    order = [importlib.import_module(f"distill.evaluation.{module}").__name__ for module in _MODULES]
     # In the order of lists, whichever module was imported first.
-    return dict(sorted(_suites.items(), key=lambda one: order.get(one[1].run.__module__, len(order))))
+    return dict(
+        sorted(_suites.items(), key=lambda one: [*order, one[1].run.__module__].index(one[1].run.__module__))
+    )
 
 
 def get_suite(name: str) -> Suite:
@@ -168,12 +137,10 @@ def get_suite(name: str) -> Suite:
         DataError: if there is no such suite, or it cannot be imported.
     """
     if name.startswith("mteb:"):
-        from distill.evaluation.mteb import evaluate_task, load_task
+        from distill.evaluation.mteb import load_task
 
-        task = load_task(name.removeprefix("mteb:"))
-        run = lambda encode, data, options: evaluate_task(task, encode)  # noqa: E731
-        revision = None if ":" in name.removeprefix("mteb:") else task.metadata.revision
-        return Suite(f"mteb:{task.metadata.name}", task.metadata.description, run, version=revision)
+        task, run, summary, version = load_task(name.removeprefix("mteb:"))
+        return Suite(task, run, summary, version=lambda: version)
     found = suites()
     if name in found:
         return found[name]
@@ -188,4 +155,27 @@ def get_suite(name: str) -> Suite:
         raise DataError(f"suite {name!r} cannot be imported: {error}") from error
     registered = next((suite for suite in _suites.values() if suite.run is run), None)
     summary = next(iter((run.__doc__ or "").strip().splitlines()), function)
-    return registered or Suite(function, summary, run)
+    return registered or Suite(function, run, summary)
+
+
+class Encoded:
+    """Vectors of a suite's sentences, each encoded once.
+
+    Args:
+        encode: the encoder.
+        texts: the sentences; they may repeat.
+    """
+
+    def __init__(self, encode: Encode, texts: Iterable[str]) -> None:
+        self.texts = list(dict.fromkeys(texts))
+        self.vectors = encode(self.texts)
+        self._row = {text: row for row, text in enumerate(self.texts)}
+
+    def __len__(self) -> int:
+        """Return the number of distinct sentences."""
+        return len(self.texts)
+
+    def __call__(self, texts: Iterable[str]) -> Vectors:
+        """Return the vectors of some of the sentences, (n, d) float32."""
+        picked: Vectors = self.vectors[[self._row[text] for text in texts]]
+        return picked

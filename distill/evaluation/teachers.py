@@ -6,12 +6,42 @@ import hashlib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from distill.errors import DataError
-from distill.evaluation.models import Model, Spec, Vectors, open_model, open_torch, recall_from
+from distill.evaluation.models import Model, Spec, open_by_contract, open_model, recall_from
 from distill.layout import RECORD, TARGETS
 from distill.record import RunRecord, TeacherRecord, read_record
+
+
+def find_teacher(
+    models: Sequence[Model], asked: Spec | None, notes: list[str], device: str, compute_dtype: str
+) -> Model | None:
+    """Return the teacher asked for, else the one that all runs name.
+
+    Raises:
+        DataError, TeacherError: if a teacher cannot be found.
+    """
+    if asked is not None:
+        found = open_model(asked, device=device, compute_dtype=compute_dtype)
+        return next((model for model in models if model is found or model.spec == str(asked)), found)
+    teachers: dict[str | None, Model] = {}
+    for run in dict.fromkeys(model.run for model in models if model.run is not None):
+        record = read_record(run)
+        if record is None:
+            notes.append(f"no teacher is known: {run / RECORD} cannot be read; give --teacher")
+            continue
+        one = run_teacher(run, record, device=device, compute_dtype=compute_dtype)
+        if one is not None:
+            teachers.setdefault(one.identity(), one)
+    if len(teachers) > 1:
+        names = ", ".join(one.name for one in teachers.values())
+        notes.append(
+            f"the runs have different teachers ({names}); give --teacher to compare with one of them"
+        )
+        return None
+    for identity, one in teachers.items():
+        named = [model for model in models if model.run is None and model.name == one.name]
+        return next((model for model in named if model.identity() == identity), one)
+    return None
 
 
 def run_teacher(
@@ -28,30 +58,23 @@ def run_teacher(
     """
     if not record.teachers:
         return None
-    place = Path(record.cache) if record.cache else None
-    parts = [_open_recorded(one, place, device, compute_dtype) for one in record.teachers]
+    parts = [_open_recorded(one, record.cache, device, compute_dtype) for one in record.teachers]
     if record.targets is None or record.targets.file is None:
         return parts[0]
     from distill.data.combination import Combination
 
     combination = Combination.load(run)
-    if len(combination.names) != len(parts):
-        raise DataError(
-            f"{run / TARGETS} combines {len(combination.names)} teachers, run.json names {len(parts)}"
-        )
     digest = hashlib.sha256((run / TARGETS).read_bytes()).hexdigest()
     shares = ", ".join(
         f"{name} ({share:.1%})" for name, share in zip(combination.names, combination.shares, strict=True)
     )
     if record.targets.projected_from is not None:
         shares += f", reduced from {record.targets.projected_from} to {record.targets.dimension} dimensions"
-    sizes = [part.size for part in parts]
     return Model(
         " + ".join(part.name for part in parts),
         lambda texts: combination.apply([part.encode(texts) for part in parts]),
         identity=lambda: f"targets {digest} {' '.join(one.contract_id for one in record.teachers)}",
-        parameters=_total([parameters for parameters, _ in sizes]),
-        megabytes=_total([megabytes for _, megabytes in sizes]),
+        parts=parts,
         notes=[
             f"the teacher is the run's targets, made of vectors of {shares}",
             *(note for part in parts for note in part.notes),
@@ -74,58 +97,17 @@ def with_cache(model: Model, folder: str | Path) -> Model:
     return model
 
 
-def _open_recorded(teacher: TeacherRecord, place: Path | None, device: str, compute_dtype: str) -> Model:
+def _open_recorded(teacher: TeacherRecord, cache: str | None, device: str, compute_dtype: str) -> Model:
     from embedcache.contract import Contract
-    from embedcache.errors import EmbedCacheError, TeacherError
+    from embedcache.errors import EmbedCacheError
 
     contract = Contract.from_json(teacher.contract)
-    try:
-        model = open_torch(teacher.spec, device, compute_dtype, teacher.name, contract)
-    except TeacherError as error:
-        # Its vectors may all be cached.
-        fault = error
-
-        def encoder(texts: Sequence[str]) -> Vectors:
-            raise fault
-
-        model = Model(teacher.name, encoder, lambda: f"contract {contract.id}", lambda: contract)
-    if place is not None and place.is_dir():
+    remedy = "give --teacher to compare with another one"
+    model, _ = open_by_contract(teacher.spec, contract, teacher.name, remedy, device, compute_dtype)
+    if cache is not None and Path(cache).is_dir():
         try:
-            return with_cache(model, place)
+            return with_cache(model, cache)
         except EmbedCacheError as error:
             # A cache that nobody named is a service; the teacher itself may still be there.
-            model.notes.append(f"the run's cache {place} is not usable: {error}")
+            model.notes.append(f"the run's cache {cache} is not usable: {error}")
     return model
-
-
-def _total(sizes: Sequence[Any]) -> Any:
-    return sum(sizes) if sizes and None not in sizes else None
-
-
-def find_teacher(
-    models: Sequence[Model], asked: Spec | None, notes: list[str], device: str, compute_dtype: str
-) -> Model | None:
-    """Return the teacher asked for, else the one that all runs name."""
-    if asked is not None:
-        found = open_model(asked, device=device, compute_dtype=compute_dtype)
-        return next((model for model in models if model is found or model.spec == str(asked)), found)
-    teachers: dict[str | None, Model] = {}
-    for run in dict.fromkeys(model.run for model in models if model.run is not None):
-        record = read_record(run)
-        if record is None and not (run / RECORD).exists():
-            continue
-        if record is None:
-            raise DataError(f"{run / RECORD} cannot be read; give --teacher and name {run}/best")
-        one = run_teacher(run, record, device=device, compute_dtype=compute_dtype)
-        if one is not None:
-            teachers.setdefault(one.identity(), one)
-    if len(teachers) > 1:
-        names = ", ".join(one.name for one in teachers.values())
-        notes.append(
-            f"the runs have different teachers ({names}); give --teacher to compare with one of them"
-        )
-        return None
-    for identity, one in teachers.items():
-        named = [model for model in models if model.run is None and model.name == one.name]
-        return next((model for model in named if model.identity() == identity), one)
-    return None

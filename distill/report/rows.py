@@ -17,8 +17,8 @@ from typing import Any
 import yaml
 
 from distill.errors import DataError
+from distill.evaluation.models import weight_bytes
 from distill.evaluation.result import Figure, Interval, ModelFacts, SuiteResult
-from distill.evaluation.weights import weight_bytes
 from distill.layout import BEST, CONFIG
 from distill.record import RunRecord, find_runs, read_record
 from distill.report.evaluations import RunEvaluation, marks, read_evaluations

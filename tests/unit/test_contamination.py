@@ -12,8 +12,9 @@ import pytest
 import yaml
 from distill_helpers import TEXTS, small_run
 
+from distill.config.finetune import FinetuneConfig
 from distill.errors import DataError
-from distill.evaluation.contamination import Seen, contamination, describe, marks
+from distill.evaluation.contamination import Seen, contamination, describe
 from distill.evaluation.runner import evaluate
 
 pytest_plugins = ["distill_fixtures"]
@@ -72,7 +73,6 @@ def test_a_run_is_counted_by_what_it_has_seen_and_was_chosen_on(run):
     }
     assert steps[-1][1] == len(set(TEXTS))
     assert [one.is_selected for one in seen.values()] == [False, True, False]
-    assert marks(seen)["contamination"]["pairs"]["sentences_seen"] == 2
     notes = " | ".join(describe(seen))
     assert "2 of 7 sentences, 1 of 4 pairs of pairs" in notes
     assert "SELECTED ON TEST PAIRS" in notes
@@ -96,13 +96,9 @@ def test_a_fine_tuned_student_has_seen_the_texts_of_both_stages(run, changed, tm
     triples.write_text(f"anchor\tpositive\n{NEW[2]}\t{NEW[7]}\nthird text\tfourth text\n", encoding="utf-8")
     start = {"spec": str(run), "run": str(run), "contract_id": "c"}
     corpus = {"name": "triples", "rows": 2, "digest": "d"}
-    own = changed(
-        {"kind": "finetune", "start": start, "corpus": corpus},
-        start=str(run),
-        triples=str(triples),
-        columns=None,
-        evaluation={"data": None},
-    )
+    own = changed({"kind": "finetune", "start": start, "corpus": corpus})
+    config = FinetuneConfig(start=str(run), triples=str(triples))
+    (own / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
     seen = contamination(SETS, own)
     assert (seen["clean"].pairs_seen, seen["pairs"].pairs_seen) == (1, 1)
     # The first stage was chosen on test pairs.

@@ -11,8 +11,8 @@ from suite_helpers import write_tsv
 from distill.cli.main import cli
 from distill.data.triples import read_triples
 from distill.errors import DataError
-from distill.evaluation.entity_pairs import read_entity_pairs, write_entity_pairs
-from distill.evaluation.ranked_sets import read_entities
+from distill.evaluation.catalogues import read_entity_pairs, write_entity_pairs
+from distill.evaluation.ranking import read_entities
 from distill.evaluation.task import NotThereError
 
 QUERIES = "split | query_id | text | gold_entity_ids"

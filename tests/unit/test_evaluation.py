@@ -91,7 +91,7 @@ def test_a_runs_evaluation_is_kept_in_its_folder_and_nothing_is_encoded_again(
     assert kept is not None
     outcomes = kept.scored[1].figures["stsb"].outcomes
     assert outcomes is not None
-    assert np.array_equal(outcomes.predicted, first["r"].figures["stsb"].outcomes.predicted)
+    assert np.array_equal(outcomes.values, first["r"].figures["stsb"].outcomes.values)
 
 
 @pytest.mark.parametrize("change", ["data", "weights", "dtype", "again", "damage"])
@@ -187,7 +187,6 @@ def test_vectors_without_a_direction_are_an_error_that_names_the_sentence(
     [
         ({"suite": "stss"}, "did you mean sts"),
         ({"data": "nowhere"}, "nowhere"),
-        ({"boostrap": 3}, "bootstrap"),
         ({"limit": 3}, "limit"),
         ({"cache": "c"}, "--teacher"),
     ],
@@ -208,7 +207,7 @@ def test_a_model_that_does_not_exist_is_an_error(name: str) -> None:
 def test_every_suite_names_the_files_it_reads_or_reads_sentences() -> None:
     for suite in suites().values():
         assert suite.summary
-        assert suite.files or suite.reads_sentences
+        assert suite.files or suite.needs_teacher
         assert (suite.items is not None) == (suite.name not in ("geometry", "latency", "fidelity"))
 
 

@@ -7,136 +7,150 @@ import hashlib
 import io
 import json
 import re
+import threading
 import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fetch_helpers import FORUM, NEWS, WRITTEN, serving, table
+from click.testing import CliRunner
 
+from distill.cli.main import cli
 from distill.errors import DataError
-from distill.evaluation import fetch
+from distill.evaluation import fetch, source_tables
 from distill.evaluation.fetch import fetch_suite
 from distill.evaluation.files import read_pairs
 from distill.evaluation.source_tables import Table, fetchable_suites, tables_of
 from distill.evaluation.task import get_suite, suites
+
+NEWS = b"4.5\tA cat sat  down .\tThe cat took a seat .\n0\tRain fell all day .\tShe reads a book .\n"
+FORUM = "\tNobody judged this .\tNor this .\n2.25\tWhy ?\tWarum \u2026 ?\n".encode()
+WRITTEN = (
+    "subset\tscore\tsentence1\tsentence2\n"
+    "news\t4.5\tA cat sat down .\tThe cat took a seat .\n"
+    "news\t0\tRain fell all day .\tShe reads a book .\n"
+    "forum\t2.25\tWhy ?\tWarum \u2026 ?\n"
+)
 
 
 def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-@pytest.fixture
-def site(monkeypatch):
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr(fetch, "RETRIES", 0)
-    with serving() as one:
-        yield one
+def zipped(name: str, data: bytes) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr(name, data)
+    return packed.getvalue()
+
+
+def table(**changes: Any) -> Table:
+    """A table of scored pairs in two subsets, ``news.tsv`` and ``forum.tsv`` of its source."""
+    given: dict[str, Any] = {
+        "file": "small_test.tsv",
+        "set": "small",
+        "source": "a site for tests",
+        "base": "https://example.org/",
+        "licence": "as you like",
+        "columns": ["subset", "score", "sentence1", "sentence2"],
+        "cells": ["score", "sentence1", "sentence2"],
+        "part": ["subset"],
+        "skip": {"score": ""},
+        "parts": {
+            "news": {"files": ["news.tsv"], "rows": 2},
+            "forum": {"files": ["forum.tsv"], "rows": 1},
+        },
+    }
+    return Table.model_validate({**given, **changes})
 
 
 @pytest.fixture
-def fetch_one(monkeypatch, tmp_path):
-    def fetched(*tables: Table, folder=tmp_path, **options):
+def site(tmp_path: Path) -> Path:
+    """What the source offers, as downloads that were brought along."""
+    folder = tmp_path / "downloads" / "example.org"
+    folder.mkdir(parents=True)
+    (folder / "news.tsv").write_bytes(NEWS)
+    (folder / "forum.tsv").write_bytes(FORUM)
+    return folder
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def fetch_one(monkeypatch, site, data):
+    def fetched(*tables: Table, **options):
         monkeypatch.setattr(fetch, "tables_of", lambda suite: list(tables))
-        results = fetch_suite("small", folder, **options)
+        results = fetch_suite("small", data, **{"downloads": site.parent, **options})
         return results[0] if len(results) == 1 else results
 
     return fetched
 
 
 def left_in(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+    return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_table_is_fetched_converted_and_recorded(site, tmp_path, fetch_one):
-    steps = []
-    result = fetch_one(table(site), on_step=lambda *step: steps.append(step))
-    assert (tmp_path / "small_test.tsv").read_text(encoding="utf-8") == WRITTEN
-    assert left_in(tmp_path) == ["SOURCES.json", "small_test.tsv"]
-    record = json.loads((tmp_path / "SOURCES.json").read_bytes())["tables"]["small_test.tsv"]
+def test_a_table_is_converted_and_recorded(data, fetch_one):
+    result = fetch_one(table())
+    assert (data / "small_test.tsv").read_text(encoding="utf-8") == WRITTEN
+    assert left_in(data) == ["SOURCES.json", "small_test.tsv"]
+    record = json.loads((data / "SOURCES.json").read_bytes())["tables"]["small_test.tsv"]
     assert (result.state, result.record) == ("fetched", record)
     assert (record["rows"], record["left_out"], record["licence"]) == (3, 1, "as you like")
-    assert record["sha256"] == sha256(WRITTEN.encode())
-    assert record["downloads"] == {
-        f"{site.address}news.tsv": sha256(NEWS),
-        f"{site.address}forum.tsv": sha256(FORUM),
-    }
-    assert ("news.tsv", len(NEWS), len(NEWS)) in steps
+    assert record["downloads"]["https://example.org/news.tsv"] == sha256(NEWS)
     # What is written is what the suite reads.
-    assert read_pairs(tmp_path / "small_test.tsv", "small").scores == (4.5, 0.0, 2.25)
+    assert read_pairs(data / "small_test.tsv", "small").scores == (4.5, 0.0, 2.25)
 
 
-def test_a_table_that_is_there_is_fetched_again_only_by_force(site, fetch_one):
-    one = table(site)
-    fetch_one(one)
-    site.asked.clear()
-    assert fetch_one(one).state == "already there"
-    assert site.asked == []
-    assert fetch_one(one, force=True).state == "fetched"
-    assert site.asked == ["/news.tsv", "/forum.tsv"]
-    site.pages.clear()
-    assert fetch_one(one, force=True).state == "failed"
-    assert fetch_one(one).state == "already there"
-
-
-@pytest.mark.parametrize("name", ["small_test.tsv", "small_test.tsv.gz"])
-def test_a_file_of_somebody_else_is_known_by_its_digest_or_left_alone(site, tmp_path, fetch_one, name):
-    one = table(site, sha256=sha256(WRITTEN.encode()))
-    for text, state in ((WRITTEN, "already there"), ("mine\n", "failed")):
-        data = text.encode()
-        (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-        assert fetch_one(one).state == state
-        assert left_in(tmp_path) == [name]
-    assert site.asked == []
-    assert fetch_one(one, force=True).state == "fetched"
-    # Were both there, the suite would read the old one.
-    assert left_in(tmp_path) == ["SOURCES.json", "small_test.tsv"]
+def test_a_table_that_is_there_is_replaced_only_by_force(data, site, fetch_one):
+    data.mkdir()
+    (data / "small_test.tsv.gz").write_bytes(b"mine")
+    assert fetch_one(table()).state == "already there"
+    assert left_in(data) == ["small_test.tsv.gz"]
+    assert fetch_one(table(), force=True).state == "fetched"
+    # Were both there, the suite would read one of them only.
+    assert left_in(data) == ["SOURCES.json", "small_test.tsv"]
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    "changes",
     [
-        ({"checksums": {"news.tsv": "0" * 64}}, "0" * 64),
-        ({"sha256": "0" * 64}, sha256(WRITTEN.encode())),
-        ({"parts": {"news": {"files": ["nothing.tsv"]}}}, "404"),
-        ({"parts": {"news": {"files": ["cut.tsv"]}}}, "IncompleteRead"),
-        ({"parts": {"news": {"files": ["news.tsv"], "rows": 3}}}, "expected 3"),
-        ({"parts": {"news": {"files": ["short.tsv"]}}}, "2 cells"),
-        ({"parts": {"news": {"files": ["latin.tsv"]}}}, "utf-8"),
-        ({"parts": {"news": {"files": ["broken.tsv.gz"]}}}, "broken.tsv.gz"),
-        ({"parts": {"news": {"files": ["all.zip!no.tsv"]}}}, "no.tsv"),
-        ({"parts": {"news": {"files": ["news.tsv", "short.tsv"]}}}, "short.tsv"),
+        {"checksums": {"news.tsv": "0" * 64}},
+        {"sha256": "0" * 64},
+        {"parts": {"news": {"files": ["news.tsv"], "rows": 3}}},
+        {"parts": {"news": {"files": ["short.tsv"]}}},
+        {"parts": {"news": {"files": ["latin.tsv"]}}},
+        {"parts": {"news": {"files": ["broken.tsv.gz"]}}},
+        {"parts": {"news": {"files": ["all.zip!no.tsv"]}}},
+        {"parts": {"news": {"files": ["news.tsv", "short.tsv"]}}},
     ],
 )
-def test_a_failure_leaves_nothing_and_does_not_stop_the_others(site, tmp_path, fetch_one, changes, told):
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr("news.tsv", NEWS)
-    site.pages |= {
-        "/cut.tsv": NEWS,
-        "/short.tsv": b"1\tone cell too few\n",
-        "/latin.tsv": b"1\t\xff\tb\n",
-        "/broken.tsv.gz": gzip.compress(FORUM)[:-9],
-        "/all.zip": packed.getvalue(),
-    }
-    failed, fetched = fetch_one(table(site, **changes), table(site, file="other_test.tsv"))
+def test_a_failure_leaves_nothing_and_does_not_stop_the_others(site, data, fetch_one, changes):
+    (site / "short.tsv").write_bytes(b"1\tone cell too few\n")
+    (site / "latin.tsv").write_bytes(b"1\t\xff\tb\n")
+    (site / "broken.tsv.gz").write_bytes(gzip.compress(FORUM)[:-9])
+    (site / "all.zip").write_bytes(zipped("news.tsv", NEWS))
+    failed, fetched = fetch_one(table(**changes), table(file="other_test.tsv"))
     assert (failed.state, fetched.state) == ("failed", "fetched")
-    assert told in failed.problem
-    assert left_in(tmp_path) == ["SOURCES.json", "other_test.tsv"]
+    assert failed.problem
+    assert left_in(data) == ["SOURCES.json", "other_test.tsv"]
 
 
-def test_content_that_changes_is_refused_after_the_first_time(site, tmp_path, fetch_one):
-    one = table(site)
-    assert not one.is_pinned
-    fetch_one(one)
-    site.pages["/news.tsv"] = NEWS.replace(b"4.5", b"4.0")
-    assert sha256(NEWS) in fetch_one(one, force=True).problem
-    assert (tmp_path / one.file).read_text(encoding="utf-8") == WRITTEN
-    accepted = fetch_one(one, force=True, accept_changed=True)
+def test_content_that_changes_is_refused_after_the_first_time(site, data, fetch_one):
+    fetch_one(table())
+    (site / "news.tsv").write_bytes(NEWS.replace(b"4.5", b"4.0"))
+    assert fetch_one(table(), force=True).state == "failed"
+    assert (data / "small_test.tsv").read_text(encoding="utf-8") == WRITTEN
+    accepted = fetch_one(table(), force=True, accept_changed=True)
     assert (accepted.state, accepted.record["pinned"]) == ("fetched", False)
-    assert "news\t4.0\t" in (tmp_path / one.file).read_text(encoding="utf-8")
     # From now on the new content is the one that is held to.
-    site.pages["/news.tsv"] = NEWS
-    assert fetch_one(one, force=True).state == "failed"
+    (site / "news.tsv").write_bytes(NEWS)
+    assert fetch_one(table(), force=True).state == "failed"
 
 
 @pytest.mark.parametrize(
@@ -147,96 +161,87 @@ def test_content_that_changes_is_refused_after_the_first_time(site, tmp_path, fe
         ({"checksums": {"news.tsv": sha256(NEWS)}}, False),
     ],
 )
-def test_a_table_is_called_pinned_only_where_all_of_it_was_known_beforehand(site, fetch_one, changes, pinned):
-    one = table(site, **changes)
+def test_a_table_is_called_pinned_only_where_all_of_it_was_known_beforehand(fetch_one, changes, pinned):
+    one = table(**changes)
     assert one.is_pinned is pinned
     assert fetch_one(one).record["pinned"] is pinned
 
 
-def test_packed_sources_and_packed_tables(site, tmp_path, fetch_one):
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr("data/news.tsv", NEWS)
-    site.pages = {"/all.zip": packed.getvalue(), "/forum.tsv.gz": gzip.compress(FORUM)}
+def test_packed_sources_and_packed_tables(site, data, fetch_one):
+    (site / "all.zip").write_bytes(zipped("data/news.tsv", NEWS))
+    (site / "forum.tsv.gz").write_bytes(gzip.compress(FORUM))
     parts = {"news": {"files": ["all.zip!data/news.tsv"]}, "forum": {"files": ["forum.tsv.gz"]}}
-    one = table(site, file="small_test.tsv.gz", parts=parts)
-    assert fetch_one(one).state == "fetched"
-    written = (tmp_path / "small_test.tsv.gz").read_bytes()
-    assert gzip.decompress(written).decode() == WRITTEN
-    fetch_one(one, force=True)
-    assert (tmp_path / "small_test.tsv.gz").read_bytes() == written
+    assert fetch_one(table(file="small_test.tsv.gz", parts=parts)).state == "fetched"
+    assert gzip.decompress((data / "small_test.tsv.gz").read_bytes()).decode() == WRITTEN
 
 
-def test_a_folder_of_downloads_stands_for_the_network(site, tmp_path, fetch_one):
-    brought = tmp_path / "brought"
-    place = brought / site.address.removeprefix("http://")
-    place.mkdir(parents=True)
-    for name, data in (("news.tsv", NEWS), ("forum.tsv", FORUM)):
-        (place / name).write_bytes(data)
-    site.pages.clear()
-    assert fetch_one(table(site), folder=tmp_path / "data", downloads=brought).state == "fetched"
-    # They are held against the digests all the same, and stay.
-    strict = table(site, file="strict.tsv", checksums={"news.tsv": "0" * 64})
-    assert fetch_one(strict, folder=tmp_path / "data", downloads=brought).state == "failed"
-    assert site.asked == []
-    assert (place / "news.tsv").read_bytes() == NEWS
-
-
-def test_a_passing_failure_is_tried_again(site, fetch_one, monkeypatch):
-    monkeypatch.setattr(fetch, "RETRIES", 2)
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
-    site.failures["/news.tsv"] = [503, 429]
-    assert fetch_one(table(site)).state == "fetched"
-
-
-def test_a_host_that_does_not_answer_is_asked_once(tmp_path, monkeypatch, fetch_one):
+@pytest.fixture
+def server(monkeypatch) -> Iterator[str]:
+    """A web server that is busy at the first request, and sends half of a page that is called cut."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr(fetch, "RETRIES", 0)
-    with serving() as gone:
-        pass
-    first, second = fetch_one(table(gone), table(gone, file="b.tsv"))
-    assert (first.state, second.state) == ("failed", "failed")
-    assert "did not answer before" in second.problem
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    busy = [503]
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if busy:
+                self.send_error(busy.pop())
+            elif "gone" in self.path:
+                self.send_error(404)
+            else:
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(NEWS)))
+                self.end_headers()
+                self.wfile.write(NEWS[: len(NEWS) // 2] if "cut" in self.path else NEWS)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as one:
+        thread = threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{one.server_address[1]}/"
+        one.shutdown()
+        thread.join()
 
 
-def test_a_data_set_of_the_hub_comes_through_its_client(site, tmp_path, fetch_one, monkeypatch):
-    asked = []
-
-    def hub(dataset, file, **options):
-        asked.append((dataset, file, options["repo_type"], options["revision"]))
-        (tmp_path / "hub").write_bytes(NEWS)
-        return str(tmp_path / "hub")
-
-    monkeypatch.setattr("huggingface_hub.hf_hub_download", hub)
-    base = "https://huggingface.co/datasets/org/pairs/resolve/abc/test/"
-    one = table(site, base=base, parts={"news": {"files": ["news.tsv"], "rows": 2}})
-    assert fetch_one(one, folder=tmp_path / "data").state == "fetched"
-    assert asked == [("org/pairs", "test/news.tsv", "dataset", "abc")]
+def test_downloads_are_tried_again_shown_and_not_kept(server, data, fetch_one):
+    steps = []
+    one = table(base=server, parts={"news": {"files": ["news.tsv"], "rows": 2}})
+    result = fetch_one(one, downloads=None, on_step=lambda *step: steps.append(step))
+    assert result.state == "fetched"
+    assert ("news.tsv", len(NEWS), len(NEWS)) in steps
+    for name in ("gone.tsv", "cut.tsv"):
+        broken = table(base=server, file="other.tsv", parts={"news": {"files": [name]}})
+        assert fetch_one(broken, downloads=None).state == "failed"
+    assert left_in(data) == ["SOURCES.json", "small_test.tsv"]
 
 
-def test_a_record_that_cannot_be_read_is_not_written_over(site, tmp_path, fetch_one):
-    (tmp_path / "SOURCES.json").write_text('{"tables": {"a": 1}}', encoding="utf-8")
+def test_a_record_that_cannot_be_read_is_not_written_over(data, fetch_one):
+    data.mkdir()
+    (data / "SOURCES.json").write_text('{"tables"', encoding="utf-8")
     with pytest.raises(DataError, match=r"SOURCES\.json"):
-        fetch_one(table(site))
-    assert left_in(tmp_path) == ["SOURCES.json"]
+        fetch_one(table())
+    assert left_in(data) == ["SOURCES.json"]
 
 
-ALL = [(suite, one) for suite in fetchable_suites() for one in tables_of(suite)]
-IDS = [f"{suite}-{one.stem}" for suite, one in ALL]
+ALL = {one.stem: (suite, one) for suite in fetchable_suites() for one in tables_of(suite)}
 
 
-def read(like: str, *files: str, part: str = "x") -> list[list[str]]:
-    """The rows that files in the form of the table called ``like`` give, as cells."""
-    return [list(row.values()) for row in rows_of(like, *files, part=part)[0]]
+@pytest.fixture
+def read(tmp_path):
+    """Return the rows that files in the form of the table called so give, and how many were left out."""
 
+    def rows_of(stem: str, *files: str, encoding: str = "utf-8") -> tuple[list[list[str]], int]:
+        names = [f"{number}.txt" for number in range(len(files))]
+        one = ALL[stem][1].model_dump() | {"parts": {"x": {"files": names}}}
+        for name, text in zip(names, files, strict=True):
+            (tmp_path / name).write_bytes(text.encode(encoding))
+        made = Table.model_validate(one)
+        rows, left_out = made.read({url: tmp_path / url.rpartition("/")[2] for url in made.urls()})
+        return [list(row.values()) for row in rows], left_out
 
-def rows_of(like: str, *files: str, part: str = "x"):
-    one = next(table for _, table in ALL if table.file.startswith(like))
-    names = [f"{number}.txt" for number in range(len(files))]
-    one = Table.model_validate({**one.model_dump(), "parts": {part: {"files": names}}})
-    for name, text in zip(names, files, strict=True):
-        Path(name).write_bytes(text.encode())
-    return one.read(dict(zip(one.urls(), map(Path, names), strict=True)))
+    return rows_of
 
 
 SICK = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
@@ -246,82 +251,65 @@ SNLI_ROWS = "neutral\t( x )\tA man runs.\tA man  is late.\t1\n-\t( x )\tA man ru
 
 
 @pytest.mark.parametrize(
-    ("like", "files", "expected"),
+    ("stem", "files", "expected", "left_out"),
     [
-        ("sts12", ("4.600\n0\n", "A\u2028b c\tOne\nA man\tTwo\n"), ["x", "4.600", "A b c", "One"]),
-        ("sts15", ("3.25\tHow so?\tWhy?\n\tNot\tscored\n",), ["x", "3.25", "How so?", "Why?"]),
-        ("sts17_en-de", ('{"score": 2.4, "sentence1": "Ein\\tHund.", "sentence2": "A dog."}\n',), None),
+        ("sts12_test", ("4.600\n0\n", "A\u2028b c\tOne\nA man\tTwo\n"), ["x", "4.600", "A b c", "One"], 0),
+        ("sts15_test", ("3.25\tHow so?\tWhy?\n\tNot\tscored\n",), ["x", "3.25", "How so?", "Why?"], 1),
+        (
+            "sts17_en-de",
+            ('{"score": 2.4, "sentence1": "A dog.", "sentence2": "Ein\\tHund."}\n',),
+            ["2.4", "A dog.", "Ein Hund."],
+            0,
+        ),
         (
             "stsb_dev",
             ('talk\tforum\t2031\t0007\t3.5\tHe said "yes.\tHe agreed.\tX\tY\n',),
             ["talk", "forum", "2031", "0007", "3.5", 'He said "yes.', "He agreed."],
+            0,
         ),
         (
             "stsb_mt_de",
             ('"Ja, gern.","Er sagte ""nein"".",1.0\r\n',),
             ["1.0", "Ja, gern.", 'Er sagte "nein".'],
+            0,
         ),
-        ("sick", (SICK + "12\tA cat sleeps \tA cat\t4.9\tENTAILMENT\n",), ["4.9", "A cat sleeps", "A cat"]),
-        ("senteval_cr", ("good stuff .\n\n  \nfine\n",), ["x", "good stuff ."]),
-        ("senteval_mr", ('0  bad " stuff . \n1 \n1 good\n',), ["0", 'bad " stuff .']),
-        ("senteval_trec", ("NUM:count How many legs ?\n",), ["x", "NUM", "How many legs ?", "NUM:count"]),
-        (
-            "senteval_mrpc",
-            (MRPC + '1\t17\t18\t"So be it.\tSo "be" it.\n',),
-            ["x", "1", '"So be it.', 'So "be" it.'],
-        ),
-        ("glue_sst2", ("sentence\tlabel\nwell done \t1\n",), ["x", "1", "well done"]),
-        ("snli_train", (SNLI + SNLI_ROWS,), ["neutral", "A man runs.", "A man is late."]),
-        ("flickr30k", tuple(f"{word}\n" for word in "abcde"), ["x", "0", *"abcde"]),
+        ("sick", (SICK + "12\tA cat sleeps \tA cat\t4.9\tENTAILMENT\n",), ["4.9", "A cat sleeps"], 0),
+        ("senteval_cr", ("good stuff .\n\n  \nfine\n",), ["x", "good stuff ."], 2),
+        ("senteval_mr", ('0  bad " stuff . \n1 \n1 good\n',), ["0", 'bad " stuff .'], 1),
+        ("senteval_trec", ("NUM:count How many legs ?\n",), ["x", "NUM", "How many legs ?"], 0),
+        ("senteval_mrpc", (MRPC + '1\t17\t18\t"So be it.\tSo "be" it.\n',), ["1", '"So be it.'], 0),
+        ("glue_sst2", ("sentence\tlabel\nwell done \t1\n",), ["x", "1", "well done"], 0),
+        ("snli_train", (SNLI + SNLI_ROWS,), ["neutral", "A man runs.", "A man is late."], 1),
+        ("flickr30k_captions5", tuple(f"{word}\n" for word in "abcde"), ["x", "0", *"abcde"], 0),
     ],
 )
-def test_sources_become_rows(tmp_path, monkeypatch, like, files, expected):
-    monkeypatch.chdir(tmp_path)
-    first = read(like, *files)[0]
-    wanted = expected or ["2.4", "Ein Hund.", "A dog."]
-    assert [cell for cell in wanted if cell not in first] == []
-    assert len(first) == len(next(one for _, one in ALL if one.file.startswith(like)).columns)
+def test_sources_become_rows(read, stem, files, expected, left_out):
+    rows, count = read(stem, *files)
+    assert [cell for cell in expected if cell not in rows[0]] == []
+    assert len(rows[0]) == len(ALL[stem][1].columns)
+    assert count == left_out
 
 
 @pytest.mark.parametrize(
-    ("like", "files", "left_out"),
+    ("stem", "files"),
     [
-        ("sts15", ("1\ta\tb\n\tNot\tscored\n \tNor\tthis\n",), 2),
-        ("senteval_cr", ("a\n\n  \n",), 2),
-        ("snli_test", (SNLI + SNLI_ROWS,), 1),
-    ],
-)
-def test_rows_that_are_not_scored_are_counted(tmp_path, monkeypatch, like, files, left_out):
-    monkeypatch.chdir(tmp_path)
-    rows, skipped = rows_of(like, *files)
-    assert (len(rows), skipped) == (1, left_out)
-
-
-@pytest.mark.parametrize(
-    ("like", "files"),
-    [
-        ("sts15", ("high\ta\tb\n",)),
-        ("sts17", ('{"score": 1}\n',)),
-        ("sts17", ("not json\n",)),
-        ("stsb_mt_de", ("a,b\n",)),
+        ("sts15_test", ("high\ta\tb\n",)),
+        ("sts17_en-de", ('{"score": 1}\n',)),
         ("stsb_mt_de", ('"never closed,b,1\n',)),
         ("sick", ("12\tA cat sleeps\tA cat\t4.9\tENTAILMENT\n" * 2,)),
         ("senteval_mr", ("good stuff\n",)),
-        ("senteval_trec", ("NUM How many ?\n",)),
         ("senteval_mrpc", (MRPC + "1\t2\t3\tone sentence\n",)),
-        ("flickr30k", ("a\n", "b\n", "c\n", "d\n", "e\nf\n")),
+        ("flickr30k_captions5", ("a\n", "b\n", "c\n", "d\n", "e\nf\n")),
         ("er_dblp_acm_queries", ("COL name VAL Inn\tCOL name VAL Bar\tyes\n", "", "")),
         ("er_dblp_acm_entities", ("Inn\tCOL name VAL Bar\t1\n", "", "")),
     ],
 )
-def test_a_source_of_another_form_is_an_error(tmp_path, monkeypatch, like, files):
-    monkeypatch.chdir(tmp_path)
+def test_a_source_of_another_form_is_an_error(read, stem, files):
     with pytest.raises(DataError, match="source has changed"):
-        read(like, *files)
+        read(stem, *files)
 
 
-def test_matched_records_become_queries_and_a_catalogue(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_matched_records_become_queries_and_a_catalogue(read):
     inn, bar, cafe = (
         "COL name VAL Inn COL place VAL Rye ",
         "COL name VAL Bar COL place VAL ",
@@ -332,48 +320,74 @@ def test_matched_records_become_queries_and_a_catalogue(tmp_path, monkeypatch):
         f"{inn}\t{cafe}\t0\n",
         f"{inn}\tCOL name VAL Inn, UK\t1\n",
     )
-    assert read("er_dblp_acm_queries", *files) == [["test,train", "D0", "Inn | Rye", "C0,C2"]]
-    assert read("er_dblp_acm_entities", *files) == [["C0", "The Inn |"], ["C1", "Café"], ["C2", "Inn, UK"]]
+    assert read("er_dblp_acm_queries", *files)[0] == [["test,train", "D0", "Inn | Rye", "C0,C2"]]
+    entities = [["C0", "The Inn |"], ["C1", "Café"], ["C2", "Inn, UK"]]
+    assert read("er_dblp_acm_entities", *files)[0] == entities
 
 
-def test_a_copy_that_is_not_utf8_is_read_as_latin1(tmp_path):
-    one = next(table for _, table in ALL if table.file.startswith("senteval_mr"))
-    one = Table.model_validate({**one.model_dump(), "parts": {"all": {"files": ["x"]}}})
-    for encoding in ("utf-8", "latin-1"):
-        (tmp_path / "x").write_bytes("1 café\n".encode(encoding))
-        assert one.read(dict.fromkeys(one.urls(), tmp_path / "x"))[0][0]["text"] == "café"
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_copies_in_utf8_and_in_latin1_are_read_alike(read, encoding):
+    assert "café" in read("senteval_mr", "1 café\n", encoding=encoding)[0][0]
 
 
-@pytest.mark.parametrize(("suite", "one"), ALL, ids=IDS)
-def test_every_source_is_pinned_or_checked(suite, one):
-    assert one.licence
-    assert set(one.checksums) <= {
-        file.partition("!")[0] for part in one.parts.values() for file in part.files
-    }
-    for digest in filter(None, [one.sha256, *one.checksums.values()]):
-        assert len(bytes.fromhex(digest)) == 32
-    at_a_commit = all(any(len(name) == 40 for name in url.split("/")) for url in one.urls())
-    assert at_a_commit or None not in one.urls().values()
-    assert all(url.startswith("https://") for url in one.urls())
+def test_every_source_has_a_licence_and_an_address_or_digest_that_cannot_change():
+    for _, one in ALL.values():
+        assert one.licence
+        for digest in filter(None, [one.sha256, *one.checksums.values()]):
+            assert len(bytes.fromhex(digest)) == 32
+        at_a_commit = all(any(len(name) == 40 for name in url.split("/")) for url in one.urls())
+        assert at_a_commit or None not in one.urls().values()
+        assert all(url.startswith("https://") for url in one.urls())
 
 
 # Development and training sets, and files that a suite reads in place of others.
 OTHERS = {"stsb_dev", "stsb_train", "snli_dev", "senteval_sst2_sentences", "flickr30k_captions5"}
 
 
-@pytest.mark.parametrize(("suite", "one"), ALL, ids=IDS)
-def test_what_is_fetched_is_what_the_suite_reads(suite, one):
-    # Capitals stand for any name.
-    wanted = [
-        file.columns
-        for file in get_suite(suite).files
-        if re.fullmatch(re.sub(r"[A-Z]+[0-9]?", ".+", file.stem), one.stem)
-    ]
-    assert wanted or one.stem in OTHERS
-    assert all(set(columns) <= set(one.columns) or one.stem in OTHERS for columns in wanted)
-
-
-def test_there_are_sources_for_the_suites_that_read_files():
+def test_what_is_fetched_is_what_the_suites_read():
     assert fetchable_suites() == [suite for suite in sorted(suites()) if suite != "fidelity"]
-    with pytest.raises(DataError, match="choose one of entities"):
-        tables_of("nothing")
+    for stem, (suite, one) in ALL.items():
+        # Capitals stand for any name.
+        files = get_suite(suite).files
+        wanted = [
+            file.columns for file in files if re.fullmatch(re.sub(r"[A-Z]+[0-9]?", ".+", file.stem), stem)
+        ]
+        assert stem in OTHERS or wanted, stem
+        assert stem in OTHERS or all(set(columns) <= set(one.columns) for columns in wanted), stem
+
+
+def run(*words: object):
+    return CliRunner().invoke(cli, ["data", *map(str, words)])
+
+
+def test_the_list_names_files_sources_licences_and_addresses():
+    told = run("list").output
+    for suite, one in ALL.values():
+        assert suite in told.splitlines()
+        assert f"  {one.file} " in told
+        assert f"{one.source}; licence: {one.licence}" in told
+    listed = json.loads(run("list", "sts", "--json").output)
+    assert [one["rows"] for one in listed["sts"]][:5] == [3108, 1500, 3750, 3000, 1186]
+    urls = run("list", "nli", "--urls").output.splitlines()
+    # Three files of SICK, and one archive that holds three of SNLI.
+    assert len(urls) == len(set(urls)) == 4
+    assert "no sources are known" in str(run("list", "nothing").exception)
+
+
+def test_the_command_says_what_it_fetched_and_fails_where_something_is_missing(monkeypatch, site, data):
+    other = {"file": "other_test.tsv", "parts": {"news": {"files": ["news.tsv"]}}, "licence": "ask first"}
+    for module in (fetch, source_tables):
+        monkeypatch.setattr(module, "tables_of", lambda suite: [table(), table(**other)])
+    words = ["fetch", "small", "--to", data, "--downloads", site.parent]
+    part = run(*words, "--only", "other_test.tsv")
+    assert (part.exit_code, left_in(data)) == (0, ["SOURCES.json", "other_test.tsv"])
+    whole = run(*words)
+    assert "a site for tests; licence: as you like" in whole.stderr
+    assert "small_test.tsv: fetched, 3 rows, 1 left out" in whole.stdout
+    assert "other_test.tsv: already there" in whole.stdout
+    (site / "forum.tsv").write_bytes(b"no table")
+    failed = run(*words, "--force")
+    assert getattr(failed.exception, "exit_code", None) == 1
+    assert "small_test.tsv: failed: " in failed.stdout
+    assert "other_test.tsv: fetched" in failed.stdout
+    assert run(*words, "--only", "thing.tsv").exit_code == 2

@@ -111,7 +111,7 @@ def score(tasks: Path, name: str):
 
 def test_the_figure_is_the_main_score_of_the_task(tasks):
     suite, result = score(tasks, "Pairs")
-    assert (suite.name, suite.version) == ("mteb:LocalPairs", None)
+    assert (suite.name, suite.version()) == ("mteb:LocalPairs", None)
     rows = [line.split("\t") for line in (tasks / "pairs.tsv").read_text().splitlines()[1:]]
     left, right = (encode([row[column] for row in rows]) for column in (1, 2))
     cosines = (left * right).sum(axis=1) / np.linalg.norm(left, axis=1) / np.linalg.norm(right, axis=1)
@@ -137,7 +137,7 @@ def test_a_task_of_mteb_is_found_by_name():
     suite = get_suite("mteb:STSBenchmark")
     assert suite.name == "mteb:STSBenchmark"
     # Results are kept by the revision of the data; those of a local file have none and are not kept.
-    assert suite.version
+    assert suite.version()
     with pytest.raises(DataError, match="STSBenchmark"):
         get_suite("mteb:STSBenchmrk")
 

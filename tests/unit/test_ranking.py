@@ -11,17 +11,14 @@ from sklearn.metrics import ndcg_score
 from suite_helpers import Counted, write_tsv
 
 from distill.errors import DataError
-from distill.evaluation.ranked_sets import RankedSet, read_entities, read_retrieval
-from distill.evaluation.ranking import ENTITIES, RETRIEVAL, rank
+from distill.evaluation.ranking import ENTITIES, RETRIEVAL, RankedSet, rank, read_entities, read_retrieval
 from distill.evaluation.task import NotThereError, SuiteOptions, get_suite
 
 MEASURES = {**RETRIEVAL, **{f"any {name}": measure for name, measure in ENTITIES.items()}}
 
 
 def ranked(relevant: list[int], gains: list[float], left_out: dict[int, int] | None = None) -> RankedSet:
-    return RankedSet(
-        "x", ["q"], ["d"], [np.array(relevant)], [np.array(gains, float)], left_out=left_out or {}
-    )
+    return RankedSet("x", ["q"], ["d"], [dict(zip(relevant, gains, strict=True))], left_out=left_out or {})
 
 
 def by_hand(order: list[int], relevant: list[int], gains: list[float]) -> dict[str, float]:
@@ -79,7 +76,7 @@ def test_a_document_with_the_id_of_the_query_is_not_ranked_unless_it_is_relevant
     )
     (one,) = read_retrieval(tmp_path)
     assert one.left_out == {0: 0}
-    assert one.relevant[1].tolist() == [2]
+    assert list(one.gains[1]) == [2]
     result = get_suite("retrieval").run(Counted(), tmp_path, SuiteOptions())
     assert list(result.figures["a"].others) == [name for name in RETRIEVAL if name != "ndcg@10"]
 
@@ -112,7 +109,7 @@ def test_of_captions_the_first_of_a_test_image_asks_for_the_others(tmp_path: Pat
     write_tsv(tmp_path / "f_captions3.tsv", "split image_index caption1 caption2 caption3", rows)
     (one,) = read_retrieval(tmp_path)
     assert (one.queries, one.documents) == (["d", "g"], ["e", "h", "i"])
-    assert [rows.tolist() for rows in one.relevant] == [[0], [1, 2]]
+    assert [list(rows) for rows in one.gains] == [[0], [1, 2]]
 
 
 def test_entities_asks_the_queries_of_the_test_split(tmp_path: Path) -> None:
@@ -127,7 +124,7 @@ def test_entities_asks_the_queries_of_the_test_split(tmp_path: Path) -> None:
     ]
     write_tsv(tmp_path / "er_x_queries.tsv", "split query_id text gold_entity_ids", rows)
     (one,) = read_entities(tmp_path)
-    assert (one.queries, [rows.tolist() for rows in one.relevant]) == (["a", "c"], [[0, 1], [2]])
+    assert (one.queries, [list(rows) for rows in one.gains]) == (["a", "c"], [[0, 1], [2]])
     result = get_suite("entities").run(Counted(), tmp_path, SuiteOptions())
     assert result.figures["x"].measure == "recall@1"
     (tmp_path / "er_x_entities.tsv").unlink()

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from distill.errors import DataError
-from distill.evaluation.result import Evaluation, Figure, ModelFacts, Outcomes, Spread, SuiteResult
+from distill.evaluation import cache
+from distill.evaluation.result import (
+    Evaluation,
+    Figure,
+    MeanOfSeeds,
+    ModelFacts,
+    Outcomes,
+    Spread,
+    SuiteResult,
+)
 from distill.evaluation.task import get_suite
 
 OUTSIDE = """
@@ -23,8 +31,8 @@ def lengths(encode, data, options):
 
 def evaluation() -> Evaluation:
     rng = np.random.default_rng(0)
-    pairs = Outcomes.of_pairs(rng.random(9), rng.random(9), "digest")
-    values = Outcomes.of_values(100 * rng.random(7))
+    pairs = Outcomes(rng.random(9), rng.random(9), "digest")
+    values = Outcomes(100 * rng.random(7))
     figures = {
         "a": Figure(200 / 3, "spearman", (1.5, 99.0), 9, {"pearson": 1 / 3}, pairs, "A", skipped=2),
         "b": Figure(50.0, "accuracy", None, 7, outcomes=values),
@@ -40,17 +48,20 @@ def evaluation() -> Evaluation:
         teacher="t",
         notes=("a note",),
         retention_intervals={"s": (40.0, 45.5)},
-        over_seeds=(Spread("s", ("s", "s2"), {"average": (25.0, 0.5, 2)}),),
+        over_seeds=(Spread("s", ("s", "s2"), {"average": MeanOfSeeds(25.0, 0.5, 2)}),),
     )
 
 
-def test_an_evaluation_survives_json_with_every_bit_of_its_outcomes() -> None:
+def test_an_evaluation_survives_its_file_with_every_bit_of_its_outcomes(tmp_path: Path) -> None:
     before = evaluation()
-    after = Evaluation.from_json(json.loads(json.dumps(before.to_json(outcomes=True))))
+    cache.write_kept(tmp_path, cache.Kept({"data": "d"}, before))
+    kept = cache.read_kept(tmp_path, "sts")
+    assert kept is not None
+    after = kept.evaluation
     assert after == before
     for name, figure in before["t"].figures.items():
         assert figure.outcomes is not None
-        assert after["t"].figures[name].outcomes.to_json() == figure.outcomes.to_json()
+        assert np.array_equal(after["t"].figures[name].outcomes.values, figure.outcomes.values)
 
 
 def test_retention_is_the_share_of_the_teachers_average_with_its_interval() -> None:

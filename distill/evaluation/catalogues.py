@@ -1,6 +1,6 @@
-"""Training data of entity resolution: the sets of the ``entities`` suite without their test queries.
+"""Catalogues of the ``entities`` suite, and training data: its sets without their test queries.
 
-The catalogue is known beforehand, so all its entities may be learnt from; of the queries only those that the
+A catalogue is known beforehand, so all its entities may be learnt from; of the queries only those that the
 suite does not ask.
 """
 
@@ -11,11 +11,53 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distill.errors import DataError
-from distill.evaluation.ranked_sets import Catalogue, read_catalogues
+from distill.evaluation.files import find_files, read_rows, read_texts
+from distill.evaluation.task import NotThereError
 from embedcache.corpus.folding import fold
 from embedcache.fsio import make_directory, write_bytes
 
 PAIRS, TEXTS = "pairs.tsv", "texts.tsv"
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """Entities, and queries with the ids of their right entities.
+
+    Attributes:
+        entities: id -> text.
+        queries: (id, text, splits, ids of entities) of all splits.
+        skipped: reason -> rows left out.
+        path: file of the queries.
+    """
+
+    entities: dict[str, str]
+    queries: list[tuple[str, str, list[str], list[str]]]
+    skipped: Counter[str]
+    path: Path
+
+
+def read_catalogues(data: Path) -> dict[str, Catalogue]:
+    """Read the sets of ``entities`` in a folder, with the queries of all splits.
+
+    Raises:
+        NotThereError: if there is none.
+        DataError: if a set lacks its catalogue, or cannot be read.
+    """
+    found, catalogues = {}, find_files(data, "er_*_entities")
+    for stem, path in find_files(data, "er_*_queries").items():
+        name = stem.removeprefix("er_").removesuffix("_queries")
+        if (catalogue := catalogues.get(f"er_{name}_entities")) is None:
+            raise DataError(f"{data} holds {stem}.tsv but not er_{name}_entities.tsv, its catalogue; add it")
+        rows, skipped = read_rows(path, ("query_id", "text", "split", "gold_entity_ids"))
+        queries = [(query, text, _parts(splits), _parts(ids)) for query, text, splits, ids in rows]
+        found[name] = Catalogue(read_texts(catalogue, "entity_id", skipped), queries, skipped, path)
+    if not found:
+        raise NotThereError(f"{data} holds no er_NAME_queries.tsv with er_NAME_entities.tsv, each also .gz")
+    return found
+
+
+def _parts(cell: str) -> list[str]:
+    return list(dict.fromkeys(part for raw in cell.split(",") if (part := raw.strip())))
 
 
 @dataclass(frozen=True)
