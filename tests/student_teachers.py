@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
+from distill.students.spec import StudentOptions, parse_spec
 from embedcache.teacher.load import quiet_transformers
 from embedcache.testing import WORDS
 
@@ -82,3 +84,11 @@ def make_teacher(kind: str, folder: Path, pooling: str | None = "mean") -> Sente
     teacher = SentenceTransformer(modules=modules, device="cpu")
     teacher.requires_grad_(False)
     return teacher.eval()
+
+
+def build(
+    spec: str, teacher: SentenceTransformer, notes: list[str] | None = None, count: Any = None, seed: int = 0
+) -> SentenceTransformer:
+    """Build a student as its kind makes it, without what every student gets."""
+    options = StudentOptions(seed, count, ([] if notes is None else notes).append)
+    return parse_spec(spec).build(SimpleNamespace(model=teacher), options)  # type: ignore[arg-type]

@@ -111,11 +111,10 @@ def _suites() -> Table:
 
 
 def _students() -> Table:
-    from distill.students.spec import student_kinds
+    from distill.students.spec import KINDS
 
-    kinds = student_kinds()
-    rows = [(name, f"{kind.form}\n  {kind.summary}") for name, kind in kinds.items()]
-    facts = {name: {"form": kind.form, "summary": kind.summary} for name, kind in kinds.items()}
+    rows = [(name, f"{kind.form}\n  {kind.summary}") for name, kind in KINDS.items()]
+    facts = {name: {"form": kind.form, "summary": kind.summary} for name, kind in KINDS.items()}
     return ("student", "form of --student"), rows, facts
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Architecture:
+class Architecture:
     """Differences of an architecture from BERT.
 
     Attributes:
@@ -49,7 +49,7 @@ _LAYER = (
 )
 """The modules of an ELECTRA layer; each has a weight and a bias."""
 
-_ROBERTA = _Architecture(after_padding=True)
+_ROBERTA = Architecture(after_padding=True)
 _MPNET = ("attn.q", "attn.k", "attn.v", "attn.o", "LayerNorm")
 _DISTILBERT = (
     *("attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin", "sa_layer_norm"),
@@ -57,17 +57,17 @@ _DISTILBERT = (
 )
 
 _KNOWN = {
-    "bert": _Architecture(),
-    "electra": _Architecture(),
+    "bert": Architecture(),
+    "electra": Architecture(),
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,
-    "mpnet": _Architecture(
+    "mpnet": Architecture(
         renamed=dict(zip(_LAYER, (f"attention.{name}" for name in _MPNET), strict=False)),
         after_padding=True,
         lost="the bias of its attention by relative position",
     ),
-    "distilbert": _Architecture(
+    "distilbert": Architecture(
         layers="transformer.layer.",
         renamed=dict(zip(_LAYER, _DISTILBERT, strict=True)),
         config={
@@ -90,18 +90,18 @@ _DISTILBERT_EPS = 1e-12
 """DistilBERT has it in its code, not in its configuration."""
 
 
-def _architecture(kind: str) -> _Architecture:
-    if kind not in _KNOWN:
+def architecture_of(config: Any) -> Architecture:
+    """Return the architecture of a model.
+
+    Raises:
+        StudentError: if it is not known.
+    """
+    if config.model_type not in _KNOWN:
         raise StudentError(
-            f"a compact student cannot copy the layers of a {kind!r} teacher (known: {', '.join(_KNOWN)}); "
-            "use layers:K, or a teacher of a known architecture"
+            f"a compact student cannot copy the layers of a {config.model_type!r} teacher "
+            f"(known: {', '.join(_KNOWN)}); use layers:K, or a teacher of a known architecture"
         )
-    return _KNOWN[kind]
-
-
-def lost_layers(kind: str) -> str:
-    """Return the part of the layers of a ``model_type`` that cannot be copied; empty for all but MPNet."""
-    return _architecture(kind).lost
+    return _KNOWN[config.model_type]
 
 
 def text_positions(config: PreTrainedConfig) -> int | None:
@@ -110,13 +110,13 @@ def text_positions(config: PreTrainedConfig) -> int | None:
     Unknown architectures are assumed to reserve no positions.
     """
     stated: int | None = getattr(config, "max_position_embeddings", None)
-    return None if stated is None else stated - (_first(config) if config.model_type in _KNOWN else 0)
+    return None if stated is None else stated - _first(config)
 
 
-def _first(config: PreTrainedConfig) -> int:
+def _first(config: Any) -> int:
     """Return the row of a model's position table for the first token of a text."""
-    known: Any = config
-    return int(known.pad_token_id) + 1 if _architecture(known.model_type).after_padding else 0
+    known = _KNOWN.get(config.model_type, _KNOWN["bert"])
+    return int(config.pad_token_id) + 1 if known.after_padding else 0
 
 
 def electra_config(config: PreTrainedConfig, width: int, layers: int) -> ElectraConfig:
@@ -132,7 +132,7 @@ def electra_config(config: PreTrainedConfig, width: int, layers: int) -> Electra
     """
     from transformers import ElectraConfig
 
-    known = _architecture(config.model_type)
+    known = architecture_of(config)
     values = {name: getattr(config, known.config.get(name, name), None) for name in _SETTINGS}
     values["layer_norm_eps"] = values["layer_norm_eps"] or _DISTILBERT_EPS
     return ElectraConfig(
@@ -146,19 +146,14 @@ def electra_config(config: PreTrainedConfig, width: int, layers: int) -> Electra
 
 
 def read_block(model: Any) -> EmbeddingBlock:
-    """Return the embedding block of a transformers model, float32, not to be written to.
-
-    Raises:
-        StudentError: if its architecture is not known.
-    """
-    config, inner = model.config, model.embeddings
-    start = _first(config)
+    """Return the embedding block of a transformers model of a known architecture, float32, read-only."""
+    inner = model.embeddings
     word = _read(inner.word_embeddings.weight)
     types = getattr(inner, "token_type_embeddings", None)
     project = getattr(model, "embeddings_project", None)
     return EmbeddingBlock(
         word=word,
-        position=_read(inner.position_embeddings.weight)[start:],
+        position=_read(inner.position_embeddings.weight)[_first(model.config) :],
         type=torch.zeros(1, word.shape[1]) if types is None else _read(types.weight),
         norm_weight=_read(inner.LayerNorm.weight),
         norm_bias=_read(inner.LayerNorm.bias),
@@ -168,12 +163,8 @@ def read_block(model: Any) -> EmbeddingBlock:
 
 
 def read_layers(model: Any, chosen: list[int]) -> dict[str, Tensor]:
-    """Return the weights of the ``chosen`` layers under the names that ``ElectraModel`` gives them, float32.
-
-    Raises:
-        StudentError: if the model's architecture is not known.
-    """
-    known = _architecture(model.config.model_type)
+    """Return the weights of the ``chosen`` layers under the names of ``ElectraModel``, float32."""
+    known = architecture_of(model.config)
     weights = model.state_dict()
     return {
         f"encoder.layer.{place}.{name}.{part}": _read(

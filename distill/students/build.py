@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from distill.errors import StudentError
 from distill.layout import describe_missing
 from distill.students.layers import keep_layers
-from distill.students.registry import StudentOptions
-from distill.students.spec import ALIASES, parse_spec
+from distill.students.spec import ALIASES, StudentOptions, is_from_teacher, parse_spec
 from distill.students.static import flat_features, is_static
 from embedcache.contract import Contract
 from embedcache.errors import PoolingNeededError, TeacherError
@@ -68,18 +67,21 @@ def build_student(
         StudentError: if the spec is invalid, a setting does not apply to it, or widths differ and ``head`` is
             ``none``.
     """
+    from sentence_transformers.base.modules import Normalize
+
     options = options or StudentOptions()
-    parsed = parse_spec(spec)
-    full: int | None = None
-    if parsed.kind is not None:
+    full, positions = 0, contract.max_length
+    if is_from_teacher(spec):
         if pooling is not None:
-            raise StudentError(
-                f"student.pooling {pooling}: {spec!r} pools as its teacher; leave student.pooling out"
-            )
-        teacher = live_teacher()
-        full, positions = count_parameters(teacher.model), contract.max_length
-        teacher.model.cpu()
-        model = parsed.build(teacher, options)
+            raise StudentError(f"{spec!r} pools as its teacher; leave it out", "student.pooling")
+        try:
+            parsed = parse_spec(spec)
+            teacher = live_teacher()
+            full = count_parameters(teacher.model)
+            teacher.model.cpu()
+            model = parsed.build(teacher, options)
+        except StudentError as error:
+            raise StudentError(f"student {spec!r}: {error}") from error
     else:
         loaded = _load(spec, pooling)
         model, positions = loaded.model, loaded.contract.max_length
@@ -89,9 +91,9 @@ def build_student(
     _add_head(model, _width(model) if classifier == "alone" else width, head, options.seed)
     # A truncated vector is the beginning of a unit vector, not of length one.
     if (dimension or (contract.normalize and contract.truncate_dim is None)) and classifier is None:
-        _add_normalize(model)
+        model.append(Normalize())
     _set_length(model, spec, max_length, contract.max_length, positions)
-    if full is not None and parsed.kind is not None and parsed.kind.name != "layers":
+    if full and not spec.startswith("layers:"):
         own = count_parameters(model)
         options.on_note(f"{own / 1e6:.2f} M parameters, {own / full:.1%} of the teacher's {full / 1e6:.2f} M")
     return model
@@ -125,6 +127,8 @@ def open_student(
     Raises:
         StudentError: if it cannot be loaded.
     """
+    from sentence_transformers.base.modules import Normalize
+
     loaded = _load(spec, pooling)
     contract = loaded.contract
     model = loaded.model if layers is None else keep_layers(loaded.model, layers)
@@ -134,7 +138,7 @@ def open_student(
     if head != "none":
         _add_head(model, _width(model), head, seed)
         if contract.normalize and scaled:
-            _add_normalize(model)
+            model.append(Normalize())
     _set_length(model, spec, max_length, contract.max_length, contract.max_length)
     return model, contract
 
@@ -178,12 +182,6 @@ def _drop_normalize(model: SentenceTransformer) -> None:
     for name, module in reversed(list(model.named_children())):
         if type(module).__name__ == "Normalize":
             del model[int(name)]
-
-
-def _add_normalize(model: SentenceTransformer) -> None:
-    from sentence_transformers.base.modules import Normalize
-
-    model.append(Normalize())
 
 
 def _add_head(model: SentenceTransformer, dimension: int, head: Head, seed: int) -> None:

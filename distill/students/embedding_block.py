@@ -10,7 +10,7 @@ fits the narrow block's output to the teacher's by least squares.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -106,7 +106,7 @@ def narrow_block(
         eps=block.eps,
     )
     project, explained = _fit(small, block, shares)
-    return EmbeddingBlock(**{**vars(small), "project": project}), explained
+    return replace(small, project=project), explained
 
 
 def _principal_directions(table: Tensor, shares: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -14,23 +13,16 @@ from distill.errors import StudentError
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-
-@dataclass(frozen=True)
-class LayerStack:
-    """The stack of layers inside a model.
-
-    Attributes:
-        parent: the module that holds the stack.
-        name: the stack's attribute there.
-        layers: the layers, first to last.
-    """
-
-    parent: nn.Module
-    name: str
-    layers: nn.ModuleList
+    from distill.students.spec import StudentOptions, StudentSpec
+    from embedcache.teacher.load import Teacher
 
 
-def find_layers(model: SentenceTransformer) -> LayerStack:
+def build_layers(spec: StudentSpec, teacher: Teacher, options: StudentOptions) -> SentenceTransformer:
+    """Return a copy of the teacher with the layers that the spec's argument selects."""
+    return keep_layers(teacher.model, spec.argument)
+
+
+def find_layers(model: SentenceTransformer) -> nn.ModuleList:
     """Return the one plain stack of layers of a model's transformer.
 
     Raises:
@@ -38,53 +30,44 @@ def find_layers(model: SentenceTransformer) -> LayerStack:
     """
     inner: Any = getattr(model[0], "model", None)
     total = getattr(getattr(inner, "config", None), "num_hidden_layers", None)
-    stacks = [
-        LayerStack(parent, name, child)
-        for parent in (inner.modules() if inner is not None else ())
-        for name, child in parent.named_children()
-        if isinstance(child, nn.ModuleList) and len(child) == total
-    ]
-    if total is None or len(stacks) != 1:
+    modules = inner.modules() if total is not None else ()
+    stacks = [one for one in modules if isinstance(one, nn.ModuleList) and len(one) == total]
+    if len(stacks) != 1:
         raise StudentError(
             f"a {type(inner or model[0]).__name__} has no plain stack of layers; use a BERT-like model"
         )
     return stacks[0]
 
 
-def parse_layers(text: str, total: int, student: str | None = None) -> list[int]:
+def parse_layers(text: str, total: int) -> list[int]:
     """Return the layer numbers that ``text`` selects from ``total`` layers.
 
     Args:
         text: ``K`` or ``last:K`` (the last K), ``first:K``, ``every:K`` (every K-th, counted back from the
             last), or numbers from 0 joined by commas or plus signs.
         total: number of layers.
-        student: the student's spec, for messages; default: ``layers:`` and the text.
 
     Raises:
         StudentError: if the text has another form, or selects layers that do not exist.
     """
-    student = student or f"layers:{text}"
     kind, _, count = text.rpartition(":")
     words = re.split(r"[,+]", count)
-    numbers = [int(word) for word in words if re.fullmatch(r"-?[0-9]+", word)]
-    known = kind in ("last", "first", "every") and len(words) == 1
-    if len(numbers) != len(words) or (kind and not known):
-        raise StudentError(
-            f"student {student!r}: layers {text!r}, expected K, first:K, every:K, 0+2+5 or (after "
-            "'layers:' only) 0,2,5"
-        )
-    if len(numbers) == 1:
+    numbers = [int(word) for word in words if re.fullmatch(r"[0-9]+", word)]
+    if len(numbers) == len(words) == 1 and 1 <= numbers[0] <= total:
         (number,) = numbers
-        if not 1 <= number <= total:
-            raise StudentError(f"student {student!r}: the teacher has {total} layers; choose 1 to {total}")
-        if kind == "every":
-            return list(range((total - 1) % number, total, number))
-        return list(range(number)) if kind == "first" else list(range(total - number, total))
-    if min(numbers) < 0 or max(numbers) >= total or len(set(numbers)) != len(numbers):
-        raise StudentError(
-            f"student {student!r}: layers are numbered 0 to {total - 1}; name each at most once"
-        )
-    return numbers
+        match kind:
+            case "" | "last":
+                return list(range(total - number, total))
+            case "first":
+                return list(range(number))
+            case "every":
+                return list(range((total - 1) % number, total, number))
+    if not kind and len(set(numbers)) == len(words) > 1 and max(numbers) < total:
+        return numbers
+    raise StudentError(
+        f"layers {text!r}: the teacher has {total}; expected K, first:K or every:K (1 to {total}), or "
+        f"numbers from 0 to {total - 1}, each once, as in 0+2"
+    )
 
 
 def keep_layers(teacher: SentenceTransformer, text: str) -> SentenceTransformer:
@@ -96,9 +79,10 @@ def keep_layers(teacher: SentenceTransformer, text: str) -> SentenceTransformer:
     student = copy.deepcopy(teacher)
     stack = find_layers(student)
     config: Any = student[0].model.config
-    chosen = parse_layers(text, len(stack.layers))
-    kept = nn.ModuleList(stack.layers[number] for number in chosen)
-    setattr(stack.parent, stack.name, kept)
+    chosen = parse_layers(text, len(stack))
+    kept = [stack[number] for number in chosen]
+    del stack[:]
+    stack.extend(kept)
     config.num_hidden_layers = len(chosen)
     if isinstance(getattr(config, "layer_types", None), list):
         config.layer_types = [config.layer_types[number] for number in chosen]

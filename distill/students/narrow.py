@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from distill.errors import StudentError
 from distill.students.architectures import text_positions
 from distill.students.transformer import as_module, transformer_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+    from distill.students.spec import StudentOptions, StudentSpec
+    from embedcache.teacher.load import Teacher
 
 _HEAD = 64
 """Width of an attention head of BERT, in all its sizes."""
@@ -19,12 +21,11 @@ _HEAD = 64
 _POSITIONS = 512
 """Positions of BERT, for students of teachers without a limit."""
 
-_WIDEST = 8192
 _UNLIMITED = 1_000_000
 
 
 def build_narrow(
-    student: str, teacher: SentenceTransformer, seed: int, *, h: int, layers: int | None
+    spec: StudentSpec, teacher: Teacher, options: StudentOptions, *, h: int, layers: int | None = None
 ) -> SentenceTransformer:
     """Return a BERT of random weights with the teacher's tokenizer, length and pooling.
 
@@ -32,9 +33,9 @@ def build_narrow(
     saved ``BertModel`` would be opened with a pooler of random weights that no vector needs.
 
     Args:
-        student: the spec, for messages.
+        spec: the spec.
         teacher: a transformer of any architecture; not changed.
-        seed: of the weights.
+        options: the seed of the weights.
         h: width of embeddings and layers.
         layers: number of layers; default: as many as the teacher has.
 
@@ -42,16 +43,14 @@ def build_narrow(
         [Transformer with an ElectraModel, Pooling], on the CPU, gradients on.
 
     Raises:
-        StudentError: as :func:`transformer_of` and :func:`as_module`, or if ``h`` is too large.
+        StudentError: as :func:`transformer_of` and :func:`as_module`.
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling
     from transformers import ElectraConfig, ElectraModel
 
-    first = transformer_of(teacher, student)
+    first = transformer_of(teacher.model)
     config, tokenizer = first.model.config, first.tokenizer
-    if h > _WIDEST:
-        raise StudentError(f"student {student!r}: h={h}, expected at most {_WIDEST}")
     length = int(first.max_seq_length or _UNLIMITED)
     own = ElectraConfig(
         vocab_size=max(len(tokenizer), config.vocab_size),
@@ -64,10 +63,10 @@ def build_narrow(
         pad_token_id=tokenizer.pad_token_id,
     )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(options.seed)
         model: Any = ElectraModel(own)
     # A teacher without a pooling module returns its pooler's output, which comes from the first token.
-    mode = next((module.pooling_mode for module in teacher if isinstance(module, Pooling)), "cls")
+    mode = next((module.pooling_mode for module in teacher.model if isinstance(module, Pooling)), "cls")
     modules = [as_module(model.eval(), tokenizer, first), Pooling(h, mode)]
     built = SentenceTransformer(modules=modules, device="cpu")
     built.requires_grad_(True)

@@ -1,7 +1,7 @@
-"""Student specs, as ``--student`` takes them; imports no torch.
+"""Student specs, as ``--student`` takes them, and the kinds of students; imports no torch.
 
 ``--student KIND:ARGUMENT`` builds a student from its teacher; any other text is a folder, a hub id or an
-alias. A kind is a callable that is registered here, or one outside the package: ``MODULE:FUNCTION`` or
+alias. A kind is one of :data:`KINDS`, or a function outside the package: ``MODULE:FUNCTION`` or
 ``FILE.py:FUNCTION``, with the argument after another colon.
 """
 
@@ -10,13 +10,24 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import distill.students.kinds  # noqa: F401 - registers the kinds
+from pydantic import TypeAdapter, ValidationError
+
+from distill.config.base import PositiveInt
 from distill.errors import StudentError
 from distill.plugins import load_object
-from distill.students.registry import KINDS, StudentKind, StudentSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from sentence_transformers import SentenceTransformer
+
+    from embedcache.teacher.load import Teacher
+    from embedcache.teacher.tokenize import FastTokenizer
 
 ALIASES = {
     "bert-tiny": "nreimers/BERT-Tiny_L-2_H-128_A-2",
@@ -31,27 +42,95 @@ ALIASES = {
 """Short names of models that papers take as students; those of teachers are accepted as well."""
 
 
-def student_kinds() -> dict[str, StudentKind]:
-    """Return the registered kinds by name."""
-    return dict(KINDS)
+@dataclass(frozen=True)
+class StudentKind:
+    """A way to build a student from its teacher.
 
-
-def student_forms() -> str:
-    """Return the forms of specs of students that are built from their teacher, for help texts."""
-    return ", ".join(kind.form for kind in student_kinds().values())
-
-
-def parse_spec(text: str) -> StudentSpec:
-    """Parse a student spec.
-
-    Raises:
-        StudentError: if the kind is unknown, or a key is unknown, missing, repeated or has no valid value.
+    Attributes:
+        function: name of a function ``build(spec, teacher, options, *, KEY=VALUE ...)`` in the module of
+            ``distill.students`` that has the kind's name. It takes :class:`StudentSpec`,
+            ``embedcache.teacher.load.Teacher`` and :class:`StudentOptions`, and returns a
+            sentence-transformers model with gradients on, whose vectors are not scaled; the teacher stays as
+            it is. Its keyword-only parameters (``int``, at least 1, ``float``, ``bool`` or ``str``) are the
+            keys of ``KIND:KEY=VALUE,...``; a function without any reads ``spec.argument``.
+        form: how a spec is written.
+        summary: one line for lists.
     """
-    found = _find_kind(text)
-    if found is None:
-        return StudentSpec(text)
-    kind, argument = found
-    return StudentSpec(text, kind, argument, _parse_settings(text, argument, kind))
+
+    function: str
+    form: str
+    summary: str
+
+
+KINDS = {
+    "layers": StudentKind(
+        "build_layers",
+        "layers:K | layers:first:K | layers:every:K | layers:0,2,5",
+        "some layers of the teacher, everything else as it is",
+    ),
+    "compact": StudentKind(
+        "build_compact",
+        "compact:e=128,layers=3 (also copy, ff, vocab)",
+        "narrow token embeddings before layers of the teacher (SimTDE)",
+    ),
+    "narrow": StudentKind(
+        "build_narrow",
+        "narrow:h=192,layers=6",
+        "a narrow BERT as deep as the teacher, with random weights (LMX-KD)",
+    ),
+    "static": StudentKind(
+        "build_static",
+        "static:dim=256 (also vocab)",
+        "one vector a token, a text is their weighted mean; no attention",
+    ),
+}
+
+_TYPES: dict[str, TypeAdapter[Any]] = {
+    "int": TypeAdapter(PositiveInt),
+    "float": TypeAdapter(float),
+    "bool": TypeAdapter(bool),
+    "str": TypeAdapter(str),
+}
+
+
+@dataclass(frozen=True)
+class StudentOptions:
+    """Everything beside spec and teacher that a student kind may use.
+
+    Attributes:
+        seed: seed of new weights.
+        count_tokens: counts the tokens of the training texts: a tokenizer -> int64 (V,), the occurrences of
+            each id; None where there are no texts.
+        on_note: called with a sentence worth knowing about the student; printed, and kept on its card.
+        on_trial: build only to check the settings: weights may stay zero, and the teacher is not run.
+    """
+
+    seed: int = 0
+    count_tokens: Callable[[FastTokenizer], NDArray[np.int64]] | None = None
+    on_note: Callable[[str], None] = lambda note: None
+    on_trial: bool = False
+
+
+@dataclass(frozen=True)
+class StudentSpec:
+    """A parsed spec of a student that is built from its teacher.
+
+    Attributes:
+        kind: the kind of student.
+        argument: the text after the kind.
+        values: value of each key that was given.
+        function: the function that builds it; see :class:`StudentKind`.
+    """
+
+    kind: str
+    argument: str
+    values: dict[str, Any]
+    function: Callable[..., Any]
+
+    def build(self, teacher: Teacher, options: StudentOptions) -> SentenceTransformer:
+        """Build the student from its teacher."""
+        built: SentenceTransformer = self.function(self, teacher, options, **self.values)
+        return built
 
 
 def is_from_teacher(text: str) -> bool:
@@ -59,22 +138,25 @@ def is_from_teacher(text: str) -> bool:
     return ":" in text and not Path(text).expanduser().exists()
 
 
-def _find_kind(text: str) -> tuple[StudentKind, str] | None:
-    if not is_from_teacher(text):
-        return None
-    kinds = student_kinds()
-    name, _, argument = text.partition(":")
-    if name in kinds:
-        return kinds[name], argument
-    function, _, rest = argument.partition(":")
-    if function.isidentifier() and (name.endswith(".py") or _is_module(name)):
-        build = load_object(name, function, StudentError)
-        return StudentKind(
-            f"{name}:{function}", build, inspect.getdoc(build) or "", f"{name}:{function}"
-        ), rest
-    near = difflib.get_close_matches(name, kinds, n=1)
-    hint = f"did you mean {near[0]}:{argument}?" if near else f"write one of {student_forms()}"
-    raise StudentError(f"student {text!r}: no kind {name!r} (kinds: {', '.join(kinds)}); {hint}")
+def parse_spec(text: str) -> StudentSpec:
+    """Parse the spec of a student that is built from its teacher.
+
+    Raises:
+        StudentError: if the kind is unknown, or a key is unknown, missing, repeated or has no valid value.
+    """
+    kind, _, argument = text.partition(":")
+    if kind in KINDS:
+        function = load_object(f"distill.students.{kind}", KINDS[kind].function, StudentError)
+        form = KINDS[kind].form
+    else:
+        name, _, rest = argument.partition(":")
+        if not name.isidentifier() or not (kind.endswith(".py") or _is_module(kind)):
+            near = difflib.get_close_matches(kind, KINDS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"write one of {', '.join(KINDS)}"
+            raise StudentError(f"no kind {kind!r}; {hint}")
+        function, form = load_object(kind, name, StudentError), f"{kind}:{name}:KEY=VALUE"
+        kind, argument = f"{kind}:{name}", rest
+    return StudentSpec(kind, argument, _parse_values(argument, function, form), function)
 
 
 def _is_module(name: str) -> bool:
@@ -84,38 +166,21 @@ def _is_module(name: str) -> bool:
         return False
 
 
-def _parse_settings(text: str, argument: str, kind: StudentKind) -> dict[str, Any]:
-    settings, values = kind.settings, dict[str, Any]()
-    if not settings:
-        return values
-    for part in argument.split(",") if argument else ():
+def _parse_values(argument: str, function: Callable[..., Any], form: str) -> dict[str, Any]:
+    parameters = inspect.signature(function).parameters.values()
+    keys = {one.name: one for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}
+    values = dict[str, Any]()
+    for part in argument.split(",") if argument and keys else ():
         key, _, value = (word.strip() for word in part.partition("="))
-        if key not in settings or not value or key in values:
-            raise StudentError(
-                f"student {text!r}: found {part!r}, expected KEY=VALUE with the keys {', '.join(settings)}, "
-                f"each once, as in {kind.form}"
-            )
-        values[key] = _parse_value(text, key, value, settings[key].annotation)
-    needed = [key for key, one in settings.items() if one.default is inspect.Parameter.empty]
+        if key not in keys or key in values:
+            raise StudentError(f"found {part!r}, expected {', '.join(keys)}, each once, as in {form}")
+        annotation = keys[key].annotation
+        name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+        try:
+            values[key] = _TYPES.get(name.removesuffix(" | None"), _TYPES["str"]).validate_python(value)
+        except ValidationError as error:
+            raise StudentError(f"{key}={value}: {error.errors()[0]['msg']}") from None
+    needed = [key for key, one in keys.items() if one.default is inspect.Parameter.empty]
     if missing := [key for key in needed if key not in values]:
-        raise StudentError(f"student {text!r}: {', '.join(missing)} is missing; write it as in {kind.form}")
+        raise StudentError(f"{', '.join(missing)} is missing; write it as in {form}")
     return values
-
-
-def _parse_value(text: str, key: str, value: str, annotation: Any) -> Any:
-    kind = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
-    match kind.removesuffix(" | None"):
-        case "int" if not (value.isascii() and value.isdigit() and int(value)):
-            raise StudentError(f"student {text!r}: {key}={value}, expected a whole number of at least 1")
-        case "int":
-            return int(value)
-        case "float":
-            try:
-                return float(value)
-            except ValueError as error:
-                raise StudentError(f"student {text!r}: {key}={value}, expected a number") from error
-        case "bool" if value not in ("yes", "no"):
-            raise StudentError(f"student {text!r}: {key}={value}, expected yes or no")
-        case "bool":
-            return value == "yes"
-    return value

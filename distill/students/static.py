@@ -18,10 +18,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from distill.errors import StudentError
-from distill.students.registry import StudentOptions
 from distill.students.subwords import is_unused
 from distill.students.transformer import one_thread, transformer_of
-from distill.students.vocabulary import prune_to_texts
+from distill.students.vocabulary import prune_vocabulary
 from embedcache.teacher.tokenize import FastTokenizer
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
+    from distill.students.spec import StudentOptions, StudentSpec
     from embedcache.codecs import Vectors
     from embedcache.teacher.encode import Encoder
     from embedcache.teacher.load import Teacher
@@ -43,7 +43,7 @@ _TOKENS_AT_ONCE = 512
 
 
 def build_static(
-    student: str, teacher: Teacher, options: StudentOptions, *, dim: int, vocab: int | None
+    spec: StudentSpec, teacher: Teacher, options: StudentOptions, *, dim: int, vocab: int | None = None
 ) -> SentenceTransformer:
     """Return a static student that begins with its teacher's vectors of single tokens.
 
@@ -52,7 +52,7 @@ def build_static(
     the centre, so a text without known tokens has a vector, too.
 
     Args:
-        student: the spec, for messages.
+        spec: the spec.
         teacher: the loaded teacher.
         options: counted tokens give the frequencies; without them, frequencies fall with a token's number
             (Zipf), as in vocabularies sorted by frequency. On trial all weights stay zero.
@@ -64,7 +64,7 @@ def build_static(
 
     Raises:
         StudentError: if the teacher's input is more than token ids, ``dim`` is more than its width, or as
-            :func:`prune_to_texts`.
+            :func:`prune_vocabulary`.
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Dense
@@ -72,32 +72,30 @@ def build_static(
 
     from embedcache.teacher.encode import Encoder
 
-    tokenizer: PreTrainedTokenizerFast = transformer_of(teacher.model, student).tokenizer
+    tokenizer: PreTrainedTokenizerFast = transformer_of(teacher.model).tokenizer
     if dim > teacher.dimension:
-        raise StudentError(
-            f"student {student!r}: dim={dim}, expected 1 to {teacher.dimension} as the teacher has"
-        )
+        raise StudentError(f"dim={dim}, expected 1 to {teacher.dimension} as the teacher has")
     counts = None
     if options.count_tokens is not None:
         counts = options.count_tokens(FastTokenizer(tokenizer, 0, special_tokens=False))
     backend = tokenizer.backend_tokenizer
     old_ids = np.arange(max(backend.get_vocab(with_added_tokens=True).values()) + 1, dtype=np.int64)
     if vocab is not None:
-        pruned, old_ids = prune_to_texts(tokenizer, counts, vocab, student, options)
+        pruned, old_ids = prune_vocabulary(tokenizer, counts, vocab, options.on_note)
         backend = pruned.backend_tokenizer
         counts = None if counts is None else counts[old_ids]
     encoder = Encoder(teacher, compute_dtype="float32")
     if encoder.tokenizer is None:
-        raise StudentError(
-            f"student {student!r}: the teacher's input is more than token ids; use another student kind"
-        )
+        raise StudentError("the teacher's input is more than token ids; use another student kind")
     # Special and unused tokens, which stand in no text, keep vectors of zeros.
     rows = np.zeros((len(old_ids), dim), dtype=np.float32)
     basis, centre = np.zeros((teacher.dimension, dim)), np.zeros(teacher.dimension)
     if not options.on_trial:
         ordinary = _ordinary(backend, len(old_ids))
         shares = token_shares(counts, ordinary)
-        vectors = _token_vectors(encoder, teacher, tokenizer, old_ids[ordinary])
+        vectors = _token_vectors(
+            encoder, tokenizer, old_ids[ordinary], with_types=encoder.tokenizer.uses_token_types
+        )
         with one_thread():
             centre = shares[ordinary] @ vectors.astype(np.float64)
             scores, basis = _reduce(vectors, centre, dim)
@@ -124,11 +122,10 @@ def is_static(model: nn.Module) -> bool:
 
 def static_tokenizer(model: SentenceTransformer) -> FastTokenizer:
     """Return the tokenizer of a static model: no special tokens, no truncation."""
-    return FastTokenizer(wrapped_tokenizer(model), 0, special_tokens=False)
+    return FastTokenizer(_wrapped(model), 0, special_tokens=False)
 
 
-def wrapped_tokenizer(model: SentenceTransformer) -> PreTrainedTokenizerFast:
-    """Return a copy of the tokenizer of a static model as a transformers tokenizer."""
+def _wrapped(model: SentenceTransformer) -> PreTrainedTokenizerFast:
     from transformers import PreTrainedTokenizerFast
 
     first: Any = model[0]
@@ -160,7 +157,7 @@ class PaddedStatic(nn.Sequential):
     def __init__(self, model: SentenceTransformer) -> None:
         first, *others = model
         super().__init__(_PaddedMean(first), *others)
-        self.tokenizer = wrapped_tokenizer(model)
+        self.tokenizer = _wrapped(model)
         self._ids = static_tokenizer(model)
 
     def preprocess(self, texts: Sequence[str]) -> dict[str, Tensor]:
@@ -194,8 +191,7 @@ def token_shares(counts: NDArray[np.int64] | None, ordinary: NDArray[np.bool_]) 
     """
     used = np.zeros(len(ordinary), dtype=np.float64)
     if counts is not None:
-        shared = min(len(counts), len(used))
-        used[:shared] = counts[:shared]
+        used[: len(counts)] = counts[: len(used)]
         used[~ordinary] = 0
     if not used.any():
         used[ordinary] = 1 / np.arange(1, ordinary.sum() + 1)
@@ -229,36 +225,30 @@ def _plain(backend: Tokenizer) -> Tokenizer:
 
 
 def _token_vectors(
-    encoder: Encoder, teacher: Teacher, tokenizer: PreTrainedTokenizerFast, ids: NDArray[np.int64]
+    encoder: Encoder, tokenizer: PreTrainedTokenizerFast, ids: NDArray[np.int64], *, with_types: bool
 ) -> Vectors:
     """Return the teacher's vectors of texts of one token each, (n, d)."""
-    plain = _plain(tokenizer.backend_tokenizer)
-    prompt = plain.encode(teacher.contract.prompt).ids if teacher.contract.prompt else []
+    plain, prompt = _plain(tokenizer.backend_tokenizer), encoder.teacher.contract.prompt
+    before = plain.encode(prompt).ids if prompt else []
     plain.post_processor = tokenizer.backend_tokenizer.post_processor
     framed = plain.encode("a")
     inside = np.flatnonzero(np.array(framed.special_tokens_mask) == 0)
-    before, after = [*framed.ids[: inside[0]], *prompt], framed.ids[inside[-1] + 1 :]
-    vectors = np.empty((len(ids), teacher.dimension), dtype=np.float32)
-    uses_token_types = encoder.tokenizer is not None and encoder.tokenizer.uses_token_types
+    before = [*framed.ids[: inside[0]], *before]
+    after = framed.ids[inside[-1] + 1 :]
+    columns = torch.tensor([*before, 0, *after]).repeat(len(ids), 1)
+    columns[:, len(before)] = torch.from_numpy(ids)
 
-    def fill(start: int) -> None:
-        part = ids[start : start + _TOKENS_AT_ONCE]
-        columns = np.empty((len(part), len(before) + 1 + len(after)), dtype=np.int64)
-        columns[:, : len(before)] = before
-        columns[:, len(before)] = part
-        columns[:, len(before) + 1 :] = after
-        features: dict[str, Any] = {"input_ids": torch.from_numpy(columns)}
-        features["attention_mask"] = torch.ones_like(features["input_ids"])
-        if uses_token_types:
-            features["token_type_ids"] = torch.zeros_like(features["input_ids"])
+    def encode(part: Tensor) -> Vectors:
+        features: dict[str, Any] = {"input_ids": part, "attention_mask": torch.ones_like(part)}
+        if with_types:
+            features["token_type_ids"] = torch.zeros_like(part)
         if prompt:
             features["prompt_length"] = len(before)
-        vectors[start : start + len(part)] = encoder.forward(features)
+        return encoder.forward(features)
 
     # Each batch on one thread: their number would otherwise decide how it is rounded.
     with ThreadPoolExecutor(encoder.streams, initializer=encoder.start_stream) as pool:
-        list(pool.map(fill, range(0, len(ids), _TOKENS_AT_ONCE)))
-    return vectors
+        return np.concatenate(list(pool.map(encode, torch.split(columns, _TOKENS_AT_ONCE))))
 
 
 def _reduce(vectors: Vectors, centre: NDArray[np.float64], dim: int) -> tuple[NDArray[np.float64], ...]:

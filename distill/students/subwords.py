@@ -6,8 +6,9 @@ A token that is removed has to be spelled with tokens that are left. Each class 
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from distill.errors import StudentError
@@ -29,8 +30,15 @@ class Subwords:
         basis: ids of the smallest pieces, ``always`` included.
     """
 
-    def __init__(self, model: dict[str, Any], tokens: Mapping[str, int]) -> None:
-        self.model, self.ids = model, tokens
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        self.model = model = state["model"]
+        # A Unigram model lists (piece, score) in the order of the ids.
+        tokens: Mapping[str, int] = (
+            model["vocab"]
+            if isinstance(model["vocab"], dict)
+            else {piece: number for number, (piece, _) in enumerate(model["vocab"])}
+        )
+        self.ids = tokens
         self.tokens = {number: token for token, number in tokens.items()}
         unknown, byte_fallback = model.get("unk_token") or "", model.get("byte_fallback")
         self.always = {tokens[unknown]} if unknown in tokens else set[int]()
@@ -58,9 +66,9 @@ class WordPiece(Subwords):
     as before.
     """
 
-    def __init__(self, model: dict[str, Any], pipeline: str) -> None:
-        super().__init__(model, model["vocab"])
-        self._prefix: str = model["continuing_subword_prefix"]
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        super().__init__(state)
+        self._prefix: str = self.model["continuing_subword_prefix"]
         inside = [token for token in self.ids if token.startswith(self._prefix)]
         self.basis |= {self.ids[token] for token in inside if len(token) == len(self._prefix) + 1}
 
@@ -80,18 +88,18 @@ class BytePairs(Subwords):
     tokens do, in the same order, so such a text is tokenized as before.
     """
 
-    def __init__(self, model: dict[str, Any], pipeline: str) -> None:
-        super().__init__(model, model["vocab"])
-        cut = len(model.get("continuing_subword_prefix") or "")
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        super().__init__(state)
+        cut = len(self.model.get("continuing_subword_prefix") or "")
         self._merges: list[tuple[int, int, int]] = []
         self._parts: dict[int, set[int]] = {}
-        for merge in model["merges"]:
+        for merge in self.model["merges"]:
             left, right = merge.split(" ") if isinstance(merge, str) else merge
             made = self.ids[left + right[cut:]]
             self._merges.append((self.ids[left], self.ids[right], made))
             self._parts.setdefault(made, set()).update((self.ids[left], self.ids[right]))
         # Byte-level models write bytes as characters; a text with a missing byte would lose it.
-        if '"ByteLevel"' in pipeline:
+        if '"ByteLevel"' in json.dumps([state.get("normalizer"), state.get("pre_tokenizer")]):
             self.always |= {i for token, i in self.ids.items() if len(token) == 1}
         self.basis = self.always | {i for i in self.tokens if i not in self._parts}
 
@@ -126,11 +134,11 @@ class Unigram(Subwords):
     The least probable piece always stays: the cost of an unknown character is measured from it.
     """
 
-    def __init__(self, model: dict[str, Any], pipeline: str) -> None:
-        self._pieces: list[tuple[str, float]] = [(piece, score) for piece, score in model["vocab"]]
-        super().__init__(model, {piece: number for number, (piece, _) in enumerate(self._pieces)})
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        super().__init__(state)
+        self._pieces: list[tuple[str, float]] = self.model["vocab"]
         least = min(range(len(self._pieces)), key=lambda number: self._pieces[number][1])
-        self.always |= {least} if model["unk_id"] is None else {least, model["unk_id"]}
+        self.always |= {least} if self.model["unk_id"] is None else {least, self.model["unk_id"]}
         self.basis |= self.always
 
     def keep(self, new_id: Mapping[int, int]) -> dict[str, Any]:
@@ -138,24 +146,16 @@ class Unigram(Subwords):
         unknown = self.model["unk_id"]
         return {
             **self.model,
-            "vocab": [list(self._pieces[number]) for number in sorted(new_id) if number < len(self._pieces)],
+            "vocab": [self._pieces[number] for number in sorted(new_id) if number < len(self._pieces)],
             "unk_id": None if unknown is None else new_id[unknown],
         }
 
 
-_KINDS: dict[str, Callable[[dict[str, Any], str], Subwords]] = {
-    "WordPiece": WordPiece,
-    "BPE": BytePairs,
-    "Unigram": Unigram,
-}
+_KINDS: dict[str, type[Subwords]] = {"WordPiece": WordPiece, "BPE": BytePairs, "Unigram": Unigram}
 
 
-def subwords_of(state: Mapping[str, Any], pipeline: str) -> Subwords:
-    """Return the model of a tokenizer.
-
-    Args:
-        state: the tokenizer's JSON.
-        pipeline: the JSON of the steps before the model, as text.
+def subwords_of(state: Mapping[str, Any]) -> Subwords:
+    """Return the model in a tokenizer's JSON.
 
     Raises:
         StudentError: if it is of a kind that cannot be pruned.
@@ -165,4 +165,4 @@ def subwords_of(state: Mapping[str, Any], pipeline: str) -> Subwords:
         raise StudentError(
             f"the teacher's tokenizer is a {kind} model, expected {', '.join(_KINDS)}: leave vocab out"
         )
-    return _KINDS[kind](state["model"], pipeline)
+    return _KINDS[kind](state)

@@ -38,12 +38,8 @@ def one_thread() -> Iterator[None]:
             torch.set_num_threads(threads)
 
 
-def transformer_of(teacher: SentenceTransformer, student: str) -> Any:
+def transformer_of(teacher: SentenceTransformer) -> Any:
     """Return the first module of a teacher, whose tokenizer a student reuses.
-
-    Args:
-        teacher: the teacher.
-        student: the student's spec, for messages.
 
     Raises:
         StudentError: if it is no transformer, or its tokenizer has no fast (Rust) backend.
@@ -51,8 +47,8 @@ def transformer_of(teacher: SentenceTransformer, student: str) -> Any:
     first: Any = teacher[0]
     if getattr(first, "model", None) is None or not getattr(first.tokenizer, "is_fast", False):
         raise StudentError(
-            f"student {student!r}: the teacher is a {type(first).__name__}, expected a transformer with a "
-            "fast (Rust) tokenizer; use another teacher or student kind"
+            f"the teacher is a {type(first).__name__}, expected a transformer with a fast (Rust) tokenizer; "
+            "use another teacher or student kind"
         )
     return first
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distill.errors import StudentError
-from distill.students.registry import StudentOptions
 from distill.students.subwords import Subwords, is_unused, subwords_of
 
 if TYPE_CHECKING:
@@ -22,81 +20,38 @@ _CHARACTER_SHARE = 8
 """All characters stay, used or not, if they are at most one in this many tokens."""
 
 
-@dataclass(frozen=True)
-class PrunedVocabulary:
-    """A tokenizer with fewer tokens.
-
-    Attributes:
-        tokenizer: the new tokenizer; a text of kept tokens has the same tokens, and ids are below N.
-        kept: int64, shape (N,), ascending; the old id of each new one.
-        share: share of the corpus' tokens that are kept, special ones not counted, 0 to 1.
-    """
-
-    tokenizer: PreTrainedTokenizerFast
-    kept: NDArray[np.int64]
-    share: float
-
-
-def prune_to_texts(
+def prune_vocabulary(
     tokenizer: PreTrainedTokenizerFast,
     counts: NDArray[np.int64] | None,
     size: int,
-    student: str,
-    options: StudentOptions,
+    on_note: Callable[[str], None] = lambda note: None,
 ) -> tuple[PreTrainedTokenizerFast, NDArray[np.int64]]:
-    """Prune a teacher's tokenizer to the training texts of its student, and note the effect on them.
-
-    Args:
-        tokenizer: the teacher's tokenizer; not changed.
-        counts: int64, shape (V,); occurrences of each id in the training texts; None without texts.
-        size: tokens to keep.
-        student: the student's spec, for messages.
-        options: the note goes to ``on_note``; ``sample_texts`` give its tokens a text.
-
-    Returns:
-        The new tokenizer, and the old id of each new one, int64 (size,).
-
-    Raises:
-        StudentError: without counts, or as :func:`prune_vocabulary`.
-    """
-    if counts is None:
-        raise StudentError(
-            f"student {student!r}: vocab={size} keeps the most frequent tokens of a corpus, and there is no "
-            "corpus; leave vocab out"
-        )
-    pruned = prune_vocabulary(tokenizer, counts, size)
-    note = f"vocabulary: {size:,} of {len(tokenizer):,} tokens, which are {pruned.share:.2%} of the corpus"
-    if options.sample_texts is not None and (texts := options.sample_texts()):
-        (before, lost), (after, unknown) = (sample_usage(one, texts) for one in (tokenizer, pruned.tokenizer))
-        note += (
-            f"; {after:.1f} tokens a text (before: {before:.1f}), {unknown:.2%} of them unknown "
-            f"(before: {lost:.2%})"
-        )
-    options.on_note(note)
-    return pruned.tokenizer, pruned.kept
-
-
-def prune_vocabulary(
-    tokenizer: PreTrainedTokenizerFast, counts: NDArray[np.int64], size: int
-) -> PrunedVocabulary:
     """Return a tokenizer with the ``size`` tokens that a corpus needs most.
 
     Added and special tokens stay, as do the characters (or bytes) that spell the tokens of the corpus. The
     most frequent tokens fill the remaining room; among equal counts the lower id wins, so the same counts
-    give the same tokenizer.
+    give the same tokenizer. A text of kept tokens is tokenized as before.
 
     Args:
         tokenizer: the tokenizer; not changed.
-        counts: int64, shape (V,); occurrences of each of its ids in the corpus.
+        counts: int64, shape (V,); occurrences of each of its ids in the corpus; None without a corpus.
         size: tokens to keep.
+        on_note: called with the share of the corpus' tokens that are kept, special ones not counted.
+
+    Returns:
+        The new tokenizer, and the old id of each new one, int64 (size,), ascending.
 
     Raises:
-        StudentError: if the tokenizer's kind is unknown, or ``size`` is too small to spell the corpus or not
-            below the size of the vocabulary.
+        StudentError: if there is no corpus, the tokenizer's kind is unknown, or ``size`` is too small to
+            spell the corpus or not below the size of the vocabulary.
     """
+    if counts is None:
+        raise StudentError(
+            f"vocab={size} keeps the most frequent tokens of a corpus, and there is none; leave vocab out"
+        )
     backend = tokenizer.backend_tokenizer
     state: dict[str, Any] = json.loads(backend.to_str())
-    subwords = subwords_of(state, json.dumps([state.get("normalizer"), state.get("pre_tokenizer")]))
+    subwords = subwords_of(state)
     tokens = {number: token for token, number in backend.get_vocab(with_added_tokens=True).items()}
     added = {int(token["id"]) for token in state["added_tokens"]}
     if size >= len(tokens):
@@ -107,24 +62,13 @@ def prune_vocabulary(
     kept = np.array(sorted(_choose(subwords, full, tokens, added, size)), dtype=np.int64)
     new_id = {old: new for new, old in enumerate(kept.tolist())}
     pruned = _rewrite(state, subwords, new_id)
-    count = pruned.get_vocab_size(with_added_tokens=True)
-    if count != size or any(pruned.id_to_token(new) != tokens[old] for old, new in new_id.items()):
+    # A token that moved would get the row of another.
+    if pruned.get_vocab(with_added_tokens=True) != {tokens[old]: new for old, new in new_id.items()}:
         raise StudentError(f"the teacher's tokenizer cannot be pruned to {size} tokens; leave vocab out")
     full[sorted(added)] = 0
-    share = float(full[kept].sum() / full.sum()) if full.any() else 1.0
-    return PrunedVocabulary(_wrap(tokenizer, pruned), kept, share)
-
-
-def sample_usage(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> tuple[float, float]:
-    """Return the tokens a text, special ones not counted, and the share of them that is unknown, 0 to 1."""
-    backend = tokenizer.backend_tokenizer
-    plain = type(backend).from_str(backend.to_str())
-    plain.no_padding()
-    plain.no_truncation()
-    unknown = plain.token_to_id(tokenizer.unk_token) if tokenizer.unk_token else None
-    rows = [row.ids for row in plain.encode_batch(list(texts), add_special_tokens=False)]
-    total = sum(map(len, rows))
-    return total / len(rows), sum(row.count(unknown) for row in rows) / max(total, 1)
+    share = full[kept].sum() / max(full.sum(), 1)
+    on_note(f"vocabulary: {size:,} of {len(tokenizer):,} tokens, which are {share:.2%} of the corpus")
+    return _wrap(tokenizer, pruned), kept
 
 
 def _choose(

@@ -154,7 +154,7 @@ class HiddenStates:
         self._teacher = teacher.model.to(device).float().eval()
         if device.type == "cpu":
             use_short_attention(self._teacher)
-        own, others = list(find_layers(model).layers), list(find_layers(teacher.model).layers)
+        own, others = list(find_layers(model)), list(find_layers(teacher.model))
         if len(own) > len(others):
             raise StudentError(
                 f"the student has {len(own)} layers and the teacher {len(others)}: a loss that compares "

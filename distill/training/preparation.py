@@ -21,7 +21,7 @@ from distill.losses.registry import get_loss
 from distill.reaugkd.head import LabelHead
 from distill.reaugkd.soft_labels import base_teacher
 from distill.students.build import build_student
-from distill.students.registry import StudentOptions
+from distill.students.spec import StudentOptions
 from distill.training.intermediate import ClassOutputs, HiddenStates, Inside, TokenEmbeddings
 from distill.training.objectives import Distillation
 from distill.training.selection import (
@@ -92,7 +92,6 @@ def prepare_student(
             StudentOptions(
                 seed=config.seed,
                 count_tokens=count,
-                sample_texts=lambda: _sample(dataset),
                 on_note=on_note,
                 on_trial=on_trial,
             ),

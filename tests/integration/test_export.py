@@ -26,7 +26,7 @@ from distill.errors import DataError, ExportError, MissingExtraError
 from distill.export import ExportResult, export_onnx, model_folder
 from distill.onnx import OnnxEncoder
 from distill.students.build import build_student
-from distill.students.registry import StudentOptions
+from distill.students.spec import StudentOptions
 from embedcache.teacher.load import load_teacher, quiet_transformers
 from embedcache.teacher.resolve import resolve
 from embedcache.testing import sentences, tiny_encoder

@@ -17,7 +17,7 @@ from distill.data.source import Share
 from distill.errors import ConfigError, StudentError
 from distill.losses.base import LossBatch
 from distill.students.build import build_student
-from distill.students.registry import StudentOptions
+from distill.students.spec import StudentOptions
 from distill.training import preparation as objective_setup
 from distill.training.intermediate import HiddenStates, TokenEmbeddings, choose_layers
 from distill.training.train import resume
