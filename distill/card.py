@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
+import yaml
+
+from distill.config.tree import flat
 from distill.errors import DistillError
 from distill.layout import BEST
 from distill.record import RunRecord
 from distill.report import rows, writers
 from distill.report.page import duration
-from distill.report.paper import flat
+from distill.report.tables import Table
 from distill.students.spec import is_from_teacher
 from embedcache.errors import EmbedCacheError
 from embedcache.fsio import write_bytes
@@ -64,26 +66,18 @@ def render_card(record: RunRecord, settings: Mapping[str, object], dimension: in
     corpus = {"name": record.corpus.name, "rows": record.corpus.rows, "trained on": record.rows}
     corpus |= {"selected by": record.where, "selected": record.selected} if record.where else {}
     corpus |= {} if record.in_dev is None else {"rows with a text of the development set": record.in_dev}
-    taken, result = dict(record.scores), record.result
-    if not taken and result is not None and result.best_score is not None and result.selected_by:
-        taken = {result.selected_by: result.best_score}
-    scores = {name: f"{100 * value:.4f}" for name, value in taken.items()}
+    scores = {name: f"{100 * value:.4f}" for name, value in record.scores.items()}
     parts = [
         _front_matter(record),
-        f"# Sentence encoder {_inline(title)}",
+        f"# Sentence encoder {writers.inline(title)}",
         _introduction(record, dimension),
         _table("property", model),
-        "\n".join(f"- {_inline(note)}" for note in record.notes),
-        "## Usage",
-        _USAGE,
+        "\n".join(f"- {writers.inline(note)}" for note in record.notes),
+        f"## Usage\n\n{_USAGE}",
         "## Scores",
         _table("measure", scores) if scores else "No scores were taken.",
         _between_marks("## Evaluation\n\n`distill eval` writes its figures here."),
-        *(
-            part
-            for one in record.teachers
-            for part in (f"## Teacher {one.name}", _table("contract", one.contract))
-        ),
+        *(f"## Teacher {one.name}\n\n{_table('contract', one.contract)}" for one in record.teachers),
         "## Corpus",
         _table("field", {**corpus, "digest": record.corpus.digest}),
         "## Training",
@@ -109,17 +103,14 @@ def update_card(run: Path) -> str | None:
         Why the card could not be updated; None if it was, or there is nothing to write.
     """
     card = run / BEST / CARD
+    if not card.is_file():
+        return None
     try:
-        if not card.is_file():
-            return None
         before = card.read_bytes().decode()  # bytes: line ends stay as they are
         found = rows(run)
-        if not found[-1].suites:
-            return None
-        evaluation = writers.markdown(found, "###", details=False).strip()
-        after = with_evaluation(before, f"## Evaluation\n\n{evaluation}")
-        if after != before:
-            write_bytes(card, after.encode())
+        if found[-1].suites:
+            evaluation = writers.markdown(found, "###", details=False).strip()
+            write_bytes(card, with_evaluation(before, f"## Evaluation\n\n{evaluation}").encode())
     except (DistillError, EmbedCacheError, OSError, ValueError) as error:
         return f"{card}: not updated: {error}"
     return None
@@ -142,13 +133,11 @@ def _introduction(record: RunRecord, dimension: int) -> str:
 
 def _training(record: RunRecord, settings: Mapping[str, object]) -> dict[str, object]:
     """Return the settings that are about training, losses and students, and how the targets were made."""
-    groups = {
-        name: settings[name] for name in ("training", "optimizer", "loss", "student") if name in settings
-    }
-    found = {"seed": record.seed, "loss": record.loss} | {
-        key: value
-        for key, value in flat(groups).items()
-        if value not in (None, [], {}) and key not in ("student.spec", "loss.name", "training.where")
+    groups = {name: settings.get(name, {}) for name in ("training", "optimizer", "loss", "student")}
+    found: dict[str, object] = {"seed": record.seed, "loss": record.loss}
+    shown_above = ("student.spec", "loss.name", "training.where")
+    found |= {
+        key: value for key, value in flat(groups) if value not in (None, [], {}) and key not in shown_above
     }
     if len(record.teachers) > 1:
         found["shares"] = ", ".join(f"{one.name} {one.share:.4g}" for one in record.teachers)
@@ -161,21 +150,19 @@ def _training(record: RunRecord, settings: Mapping[str, object]) -> dict[str, ob
 
 
 def _front_matter(record: RunRecord) -> str:
-    tags = [
-        "sentence-transformers",
-        "sentence-similarity",
-        *["distilled"] * bool(record.teachers),
-        "embedcache",
-    ]
-    lines = ["library_name: sentence-transformers"]
-    lines += [f"pipeline_tag: {'text-classification' if record.labels else 'sentence-similarity'}"]
-    lines += ["tags:", *(f"- {tag}" for tag in tags)]
+    tags = ["sentence-transformers", "sentence-similarity"]
+    tags += [*["distilled"] * bool(record.teachers), "embedcache"]
+    head = {
+        "library_name": "sentence-transformers",
+        "pipeline_tag": "text-classification" if record.labels else "sentence-similarity",
+        "tags": tags,
+    }
     # The model whose weights the student started from.
     start = record.teachers[0].spec if record.teachers and is_from_teacher(record.student) else record.student
     base = ALIASES[start].model_id if start in ALIASES else start
     if _is_hub_id(base):
-        lines.append(f"base_model: {base}")
-    return "\n".join(["---", *lines, "---"])
+        head["base_model"] = base
+    return f"---\n{yaml.safe_dump(head, sort_keys=False)}---"
 
 
 def _is_hub_id(spec: str) -> bool:
@@ -189,24 +176,9 @@ def _short(spec: str) -> str:
 
 
 def _table(left: str, facts: Mapping[str, object]) -> str:
-    cells: Iterable[tuple[str, str]] = ((_cell(name), _cell(value)) for name, value in facts.items())
-    return "\n".join(
-        [f"| {left} | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in cells)]
-    )
-
-
-def _cell(value: object) -> str:
-    """Return a value as one table cell, which a pipe or a line break would end."""
-    if value is None or value == "":
-        return "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | tuple) else str(value)
-    return _inline(text).replace("|", "\\|")
-
-
-def _inline(text: str) -> str:
-    return " ".join(text.split())
+    words = {"None": "none", "": "none", "True": "yes", "False": "no"}
+    cells = [(name, words.get(str(value), str(value))) for name, value in facts.items()]
+    return writers.markdown_table(Table("", [left, "value"], cells))
 
 
 def _between_marks(text: str) -> str:

@@ -7,6 +7,7 @@ them; those of a recipe are laid over them.
 from __future__ import annotations
 
 import difflib
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,6 +58,7 @@ class Recipe(StrictConfig):
         return yaml.safe_dump(facts, sort_keys=False, allow_unicode=True, width=110)
 
 
+@cache
 def recipes() -> dict[str, Recipe]:
     """Return all recipes by name, paper after paper."""
     found = {}

@@ -27,70 +27,24 @@ from distill.errors import DataError
 from distill.layout import METRICS
 from distill.report.rows import Row, main_suite
 
-LIGHT = {
-    "ink": "#1b1f24",
-    "muted": "#59636e",
-    "grid": "#d9dee3",
-    "s0": "#0b63b0",
-    "s1": "#b34700",
-    "s2": "#00755a",
-    "s3": "#a3217f",
-    "s4": "#6b6100",
-    "s5": "#5b45c9",
-    "s6": "#a52a2a",
-    "s7": "#3d5560",
-}
-DARK = {
-    "ink": "#e8ebee",
-    "muted": "#a0abb6",
-    "grid": "#343c45",
-    "s0": "#6db3f2",
-    "s1": "#ff9a52",
-    "s2": "#43cda6",
-    "s3": "#f08ad3",
-    "s4": "#d6c84a",
-    "s5": "#b1a2ff",
-    "s6": "#ff8f8f",
-    "s7": "#a9c3d0",
-}
+_NAMES = ("ink", "muted", "grid", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7")
+_LIGHT = "#1b1f24 #59636e #d9dee3 #0b63b0 #b34700 #00755a #a3217f #6b6100 #5b45c9 #a52a2a #3d5560"
+_DARK = "#e8ebee #a0abb6 #343c45 #6db3f2 #ff9a52 #43cda6 #f08ad3 #d6c84a #b1a2ff #ff8f8f #a9c3d0"
+LIGHT = dict(zip(_NAMES, _LIGHT.split(), strict=True))
+DARK = dict(zip(_NAMES, _DARK.split(), strict=True))
 MOST_NAMED = 12
 """Rows that a chart names: the best ones."""
 
 SIZE, SPEED = "size", "speed"
 
-_NAMES = {f"#0100{place:02x}": name for place, name in enumerate(LIGHT)}
-INK, MUTED, GRID, *SERIES = _NAMES
+_PLACEHOLDERS = {f"#0100{place:02x}": name for place, name in enumerate(_NAMES)}
+INK, MUTED, _, *SERIES = _PLACEHOLDERS
 _MARKERS, _TEACHER = "osD^vPXph<>", "*"
 _DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (3, 1, 1, 1, 1, 1)))
-_WIDTH, _LINE = (
-    3.8,
-    0.17,
-)  # inches: of a chart, so that letters keep their size on a phone; of a legend's line
+# Inches: of a chart, so that letters keep their size on a phone, and of a legend's line.
+_WIDTH, _LINE = 3.8, 0.17
 _LONGEST_NAME = 48
-_STYLE: dict[Any, Any] = {
-    "text.parse_math": False,
-    "svg.fonttype": "none",
-    "path.simplify": False,
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.linewidth": 0.8,
-    "grid.linewidth": 0.7,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 5,
-    "axes.edgecolor": MUTED,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "grid.color": GRID,
-    **dict.fromkeys(("axes.labelcolor", "text.color", "xtick.labelcolor", "ytick.labelcolor"), INK),
-    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
-    "legend.handlelength": 2.2,
-    "legend.borderpad": 0,
-}
+_STYLE = mpl.rc_params_from_file(Path(__file__).with_name("charts.mplstyle"), use_default_template=False)
 
 
 @dataclass(frozen=True)
@@ -318,4 +272,4 @@ def _chart(figure: Figure, title: str, caption: str) -> Chart:
 
 
 def _coloured(svg: str, palette: dict[str, str]) -> str:
-    return re.sub("|".join(_NAMES), lambda found: palette[_NAMES[found.group()]], svg)
+    return re.sub("|".join(_PLACEHOLDERS), lambda found: palette[_PLACEHOLDERS[found.group()]], svg)

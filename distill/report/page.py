@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,10 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from distill.layout import CONFIG
-from distill.record import read_record
+from distill.record import RunRecord, read_record
 from distill.report import charts, tables
 from distill.report.rows import Row, suites_of
-from distill.report.tables import NOTHING, Table
+from distill.report.tables import Table
 
 
 def page(rows: Sequence[Row]) -> str:
@@ -37,24 +37,18 @@ def page(rows: Sequence[Row]) -> str:
             for suite in suites_of(rows)
         ],
         curves=charts.curves(rows),
-        runs=_runs(rows),
+        runs=_runs(runs.values()),
         contracts=_contracts(runs.values()),
         configs={name: _text(run / CONFIG) for name, run in runs.items()},
     )
 
 
-def _runs(rows: Sequence[Row]) -> Table:
+def _runs(runs: Iterable[Path]) -> Table:
     """Return one row per run: data, student, loss and length of its training."""
-    columns: dict[str, list[str]] = {}
-    runs = [run for row in rows for run in row.runs]
-    for place, run in enumerate(runs):
-        for name, value in {"run": run.name, **_facts(run)}.items():
-            columns.setdefault(name, [NOTHING] * len(runs))[place] = value
-    return Table("Runs", list(columns), list(zip(*columns.values(), strict=True)))
+    return Table.of("Runs", [{"run": run.name, **_facts(read_record(run))} for run in runs])
 
 
-def _facts(run: Path) -> dict[str, str]:
-    record = read_record(run)
+def _facts(record: RunRecord | None) -> dict[str, str | None]:
     if record is None:
         return {}
     result = record.result
@@ -63,7 +57,7 @@ def _facts(run: Path) -> dict[str, str]:
         "student": record.student,
         "loss": record.loss,
         "recipe": record.recipe,
-        "teacher": " + ".join(teacher.name for teacher in record.teachers),
+        "teacher": " + ".join(teacher.name for teacher in record.teachers) or None,
         "corpus": record.corpus.name,
         "rows": record.rows,
         "held out": record.held_out,
@@ -72,22 +66,25 @@ def _facts(run: Path) -> dict[str, str]:
         "training time": result and duration(result.seconds),
         "rows/s": result and round(result.rows_per_second),
     }
-    return {
-        name: f"{value:,}" if isinstance(value, int) else str(value)
-        for name, value in facts.items()
-        if value not in (None, "")
-    }
+    return {name: f"{value:,}" if isinstance(value, int) else value for name, value in facts.items()}
 
 
-def _contracts(runs: Sequence[Path] | Any) -> list[Table]:
+def _contracts(runs: Iterable[Path]) -> list[Table]:
     """Return the contract of every teacher, each once."""
-    found: dict[str, Table] = {}
-    for record in filter(None, map(read_record, runs)):
-        for teacher in record.teachers:
-            cells = [(key, str(value) or "none") for key, value in teacher.contract.items()]
-            title = f"Contract of {teacher.name}"
-            found.setdefault(f"{title} {cells}", Table(title, ["field", "value"], cells))
-    return list(found.values())
+    teachers = {
+        one.contract_id + one.name: one
+        for run in runs
+        if (record := read_record(run))
+        for one in record.teachers
+    }
+    return [
+        Table(
+            f"Contract of {one.name}",
+            ["field", "value"],
+            [(key, str(value) or "none") for key, value in one.contract.items()],
+        )
+        for one in teachers.values()
+    ]
 
 
 def duration(seconds: float) -> str:

@@ -12,16 +12,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import Any
 
-import yaml
-
-from distill.errors import DataError
-from distill.evaluation.models import weight_bytes
-from distill.evaluation.result import Figure, Interval, ModelFacts, SuiteResult
-from distill.layout import BEST, CONFIG
+from distill.errors import DataError, DistillError
+from distill.evaluation.cache import Kept, kept_path, kept_suites, read_kept
+from distill.evaluation.contamination import CONTAMINATION, Seen, describe
+from distill.evaluation.models import open_model, weight_bytes
+from distill.evaluation.result import Figure, Interval, Scored
+from distill.layout import BEST
 from distill.record import RunRecord, find_runs, read_record
-from distill.report.evaluations import RunEvaluation, marks, read_evaluations
 from distill.report.paper import Paper, find_paper
 
 MAIN_SUITE = "sts"
@@ -55,14 +53,50 @@ class Score:
     items: int | None = None
     others: Mapping[str, float] = field(default_factory=dict)
 
+    @classmethod
+    def over(cls, figures: Iterable[Figure | None]) -> Score | None:
+        """Return the score of one figure a run; None where no run has one."""
+        found = [figure for figure in figures if figure is not None]
+        if not found:
+            return None
+        values = [figure.value for figure in found]
+        ends = [figure.interval for figure in found if figure.interval is not None]
+        others: dict[str, list[float]] = defaultdict(list)
+        for figure in found:
+            for name, value in figure.others.items():
+                others[name].append(value)
+        return cls(
+            statistics.fmean(values),
+            statistics.stdev(values) if len(values) > 1 else None,
+            len(values),
+            tuple(map(statistics.fmean, zip(*ends, strict=True))) if len(ends) == len(found) else None,  # type: ignore[arg-type]
+            found[0].measure,
+            found[0].items,
+            {name: statistics.fmean(several) for name, several in others.items()},
+        )
+
 
 @dataclass(frozen=True)
 class SuiteScores:
     """Figures of one suite: the one rows are compared by, its share of the teacher's in %, and each set's."""
 
-    headline: Score | None
-    retention: Score | None
-    sets: Mapping[str, Score]
+    headline: Score | None = None
+    retention: Score | None = None
+    sets: Mapping[str, Score] = field(default_factory=dict)
+
+    @classmethod
+    def over(cls, scored: Sequence[Scored], retentions: Iterable[Figure | None] = ()) -> SuiteScores:
+        """Return the figures over seeds."""
+        results = [result for _, result in scored]
+        sets = {
+            name: Score.over(result.figures.get(name) for result in results)
+            for name in dict.fromkeys(name for result in results for name in result.figures)
+        }
+        return cls(
+            Score.over(result.main for result in results),
+            Score.over(retentions),
+            {name: score for name, score in sets.items() if score},
+        )
 
 
 @dataclass(frozen=True)
@@ -102,36 +136,36 @@ class Row:
     @property
     def speed(self) -> Score | None:
         """Sentences a second on a CPU, one at a time; None unless the latency suite timed it."""
-        timed = self.suites.get(LATENCY)
-        return None if timed is None else timed.sets.get(SPEED)
+        return self.suites.get(LATENCY, SuiteScores()).sets.get(SPEED)
 
     def headline(self, suite: str | None) -> Score | None:
         """Return the figure that ``suite`` compares by; None where there is none."""
-        found = self.suites.get(suite or "")
-        return None if found is None else found.headline
+        return self.suites.get(suite or "", SuiteScores()).headline
 
 
 @dataclass
-class _Entry:
+class _Run:
     """A run as it was read; ``notes`` gathers what its row has to say of it."""
 
     folder: Path
     record: RunRecord | None
-    config: Mapping[str, Any]
-    evaluations: dict[str, RunEvaluation]
+    kept: dict[str, Kept]
     notes: list[str]
+
+    @property
+    def seeds(self) -> list[int]:
+        return self.record.seeds if self.record else []
 
     @property
     def teacher(self) -> str | None:
         """Names of its teachers; None where it learnt from texts alone."""
-        teachers = [] if self.record is None else self.record.teachers
-        return " + ".join(one.name for one in teachers) or None
+        return " + ".join(one.name for one in self.record.teachers) or None if self.record else None
 
     @property
-    def dev_score(self) -> float | None:
+    def selection(self) -> Figure | None:
         """Score its checkpoint was chosen by, x100."""
-        result = None if self.record is None else self.record.result
-        return None if result is None or result.best_score is None else 100 * result.best_score
+        score = self.record.result.best_score if self.record and self.record.result else None
+        return None if score is None else Figure(100 * score, "")
 
 
 def rows(places: str | Path | Iterable[str | Path], suites: Sequence[str] = ()) -> list[Row]:
@@ -144,30 +178,28 @@ def rows(places: str | Path | Iterable[str | Path], suites: Sequence[str] = ()) 
     Raises:
         DataError: if a place holds no run, or no run keeps an evaluation of ``suites``.
     """
-    entries = [_read(folder) for folder in find_runs(places)]
-    kept = dict.fromkeys(suite for entry in entries for suite in entry.evaluations)
+    runs = [_read(folder) for folder in find_runs(places)]
+    kept = dict.fromkeys(suite for run in runs for suite in run.kept)
     if suites and not any(suite in kept for suite in suites):
         raise DataError(
             f"no run keeps an evaluation by {', '.join(suites)} (kept: {', '.join(kept) or 'none'}); "
             "make one with 'distill eval RUN --suite SUITE'"
         )
     shown = list(suites) or sorted(kept, key=lambda name: name != MAIN_SUITE)
-    for entry in entries:
-        entry.evaluations = {name: entry.evaluations[name] for name in shown if name in entry.evaluations}
+    groups: dict[str, list[_Run]] = defaultdict(list)
     for suite in shown:
-        _leave_out_others(suite, entries)
-    for entry in entries:
-        if missing := [suite for suite in shown or [MAIN_SUITE] if suite not in entry.evaluations]:
-            entry.notes.append(
+        _leave_out_others(suite, runs)
+    for run in runs:
+        run.kept = {name: run.kept[name] for name in shown if name in run.kept}
+        if missing := [suite for suite in shown or [MAIN_SUITE] if suite not in run.kept]:
+            run.notes.append(
                 f"no figures on {', '.join(missing)}; run 'distill eval RUN --suite {missing[0]}'"
             )
-    groups: dict[str, list[_Entry]] = defaultdict(list)
-    for entry in entries:
-        groups[str(entry.folder) if entry.record is None else entry.record.setting].append(entry)
-    names = row_names([[entry.folder for entry in group] for group in groups.values()])
+        groups[str(run.folder) if run.record is None else run.record.setting].append(run)
+    names = row_names([[run.folder for run in group] for group in groups.values()])
     students = [_student(name, group) for name, group in zip(names, groups.values(), strict=True)]
     ranked_by = main_suite(students, shown)
-    return [*_teachers(entries), *sorted(students, key=lambda row: _rank(row, ranked_by))]
+    return [*_teachers(runs), *sorted(students, key=lambda row: _rank(row, ranked_by))]
 
 
 def main_suite(rows: Sequence[Row], suites: Sequence[str] | None = None) -> str | None:
@@ -201,143 +233,116 @@ def row_names(groups: Sequence[Sequence[Path]]) -> list[str]:
 def _shared_name(folders: Sequence[Path]) -> str:
     if len(folders) == 1:
         return folders[0].name
-    shared = {_SEED_IN_NAME.sub("", folder.name) for folder in folders}
-    if shared == {""}:
-        parents = {folder.parent.name for folder in folders}
-        return parents.pop() if len(parents) == 1 else "/".join(folders[0].parts[-2:])
+    shared = {_SEED_IN_NAME.sub("", folder.name) or folder.parent.name for folder in folders}
     return ", ".join(sorted(shared))
 
 
-def _read(folder: Path) -> _Entry:
-    record = read_record(folder)
-    evaluations, notes = read_evaluations(folder)
-    if record is None:
-        notes.append("run.json cannot be read; restore it from a copy")
-    elif record.result is None:
-        notes.append("not finished")
+def _read(folder: Path) -> _Run:
+    run = _Run(folder, read_record(folder), {}, [])
+    if run.record is None:
+        run.notes.append("run.json cannot be read; restore it from a copy")
+    elif not run.record.is_finished:
+        run.notes.append("not finished")
     try:
-        config = yaml.safe_load((folder / CONFIG).read_bytes())
-    except (OSError, yaml.YAMLError):
-        config = {}
-    return _Entry(folder, record, config, evaluations, notes)
+        student = open_model(folder).identity()
+    except DistillError:
+        student = None
+    for suite in kept_suites(folder):
+        file, kept = kept_path(folder, suite).name, read_kept(folder, suite)
+        if kept is None:
+            run.notes.append(f"{file} is damaged; evaluate again")
+        elif kept.key.get("model") != student:
+            run.notes.append(f"{file} is of other weights; evaluate again")
+        else:
+            run.kept[suite] = kept
+    return run
 
 
-def _leave_out_others(suite: str, entries: Sequence[_Entry]) -> None:
+def _leave_out_others(suite: str, runs: Sequence[_Run]) -> None:
     """Leave out evaluations on other items, or with other settings, than most: they cannot be compared."""
-    there = {id(entry): entry.evaluations[suite].basis for entry in entries if suite in entry.evaluations}
-    ((usual, _),) = Counter(there.values()).most_common(1) or [("", 0)]
-    for entry in entries:
-        if there.get(id(entry), usual) != usual:
-            del entry.evaluations[suite]
-            entry.notes.append(f"left out of {suite}: evaluated on other items or settings than most runs")
+    bases = [(run, _basis(run.kept[suite])) for run in runs if suite in run.kept]
+    ((usual, _),) = Counter(basis for _, basis in bases).most_common(1) or [("", 0)]
+    for run, basis in bases:
+        if basis != usual:
+            del run.kept[suite]
+            run.notes.append(f"left out of {suite}: evaluated on other items or settings than most runs")
 
 
-def _student(name: str, group: Sequence[_Entry]) -> Row:
-    group = sorted(group, key=lambda entry: (entry.record.seeds if entry.record else [], entry.folder.name))
-    suites, repeated = {}, dict[str, None]()
-    for suite in dict.fromkeys(suite for entry in group for suite in entry.evaluations):
-        counted = _once([entry for entry in group if suite in entry.evaluations], repeated)
-        suites[suite] = _suite_scores(
-            [(one.result, one.retention) for entry in counted for one in [entry.evaluations[suite]]]
-        )
-    first = group[0].record
-    shared = set.intersection(*(set(entry.notes) for entry in group))
-    notes = [
-        note if note in shared else f"{entry.folder.name}: {note}" for entry in group for note in entry.notes
+def _basis(kept: Kept) -> str:
+    """Return data, settings, items and machine, which are equal of all figures that can be compared."""
+    _, result = kept.scored
+    items = [(name, one.items) for name, one in result.figures.items()]
+    machine = [result.settings.get(name) for name in ("processor", "threads")]
+    return str([items, kept.key.get("data"), kept.key.get("settings"), machine])
+
+
+def _student(name: str, group: Sequence[_Run]) -> Row:
+    group = sorted(group, key=lambda run: (run.seeds, -len(run.kept), run.folder.name))
+    first, record = group[0], group[0].record
+    shared = set.intersection(*(set(run.notes) for run in group))
+    notes = [note if note in shared else f"{run.folder.name}: {note}" for run in group for note in run.notes]
+    # Counted twice, a run makes the deviation small.
+    counted: dict[str, _Run] = {}
+    notes += [
+        f"{run.folder.name}: not in the mean, same settings and seed as {same.folder.name}"
+        for run in group
+        if (same := counted.setdefault(str(run.seeds), run)) is not run
     ]
-    for entry in group:
-        for suite, evaluation in entry.evaluations.items():
-            notes += marks(suite, evaluation.result)
-            if evaluation.result.main and evaluation.teacher is None and first and first.teachers:
+    suites: dict[str, list[Kept]] = defaultdict(list)
+    for run in counted.values():
+        for suite, kept in run.kept.items():
+            suites[suite].append(kept)
+            result = kept.scored[1]
+            seen = {name: Seen(**one) for name, one in (result.marks.get(CONTAMINATION) or {}).items()}
+            if worth := {name: one for name, one in seen.items() if one.sentences_seen or one.selected_on}:
+                notes += [f"{suite}: {note}" for note in describe(worth)]
+            if result.main and kept.evaluation.teacher is None and run.teacher:
                 notes.append("no retention: evaluated without its teacher")
-    chosen = _once([entry for entry in group if entry.dev_score is not None], {})
-    best = group[0].folder / BEST
+    scores = {
+        suite: SuiteScores.over(
+            [one.scored for one in kept], [one.evaluation.retention(one.scored[0].name) for one in kept]
+        )
+        for suite, kept in suites.items()
+    }
+    best = first.folder / BEST
     return Row(
         name,
-        runs=tuple(entry.folder for entry in group),
-        seeds=tuple(entry.record.seed for entry in group if entry.record),
-        student=None if first is None else first.student,
-        loss=None if first is None else first.loss,
-        teacher=group[0].teacher,
-        parameters=None if first is None else first.parameters,
+        runs=tuple(run.folder for run in group),
+        seeds=tuple(run.record.seed for run in group if run.record),
+        student=record.student if record else None,
+        loss=record.loss if record else None,
+        teacher=first.teacher,
+        parameters=record.parameters if record else None,
         megabytes=round(weight_bytes(best) / 1e6, 3) if best.is_dir() else None,
-        selection=_score([Figure(entry.dev_score or 0.0, "") for entry in chosen]),
-        suites=suites,
-        paper=None if first is None else find_paper(first, group[0].config, suites),
-        notes=tuple(dict.fromkeys([*notes, *repeated])),
+        selection=Score.over(run.selection for run in counted.values()),
+        suites=scores,
+        paper=find_paper(record, first.folder, scores) if record else None,
+        notes=tuple(dict.fromkeys(notes)),
     )
 
 
-def _once(group: Sequence[_Entry], repeated: dict[str, None]) -> list[_Entry]:
-    """Return the runs without those of the same seed: counted twice, a run makes the deviation small."""
-    first: dict[tuple[int, ...], _Entry] = {}
-    for entry in group:
-        seeds = tuple(entry.record.seeds) if entry.record else ()
-        same = first.setdefault(seeds, entry)
-        if same is not entry:
-            repeated[
-                f"{entry.folder.name}: not in the mean, same settings and seed as {same.folder.name}"
-            ] = None
-    return list(first.values())
-
-
-def _teachers(entries: Sequence[_Entry]) -> list[Row]:
+def _teachers(runs: Sequence[_Run]) -> list[Row]:
     """Return a row for each teacher, as evaluated beside the first run that has each suite."""
-    found: dict[str, tuple[str, dict[str, tuple[ModelFacts, SuiteResult]]]] = {}
-    for entry in entries:
-        if entry.record is None or entry.teacher is None:
+    found: dict[str, tuple[str, dict[str, Scored]]] = {}
+    for run in runs:
+        if run.record is None or run.teacher is None:
             continue
-        targets = entry.record.targets
-        made_of = [[one.contract_id, one.share] for one in entry.record.teachers]
-        key = str((made_of, targets and targets.projected_from))
-        _, models = found.setdefault(key, (entry.teacher, {}))
-        for suite, one in entry.evaluations.items():
-            if one.teacher is not None:
-                models.setdefault(suite, one.teacher)
+        made_of = [[one.contract_id, one.share] for one in run.record.teachers]
+        key = str((made_of, run.record.targets and run.record.targets.projected_from))
+        _, scored = found.setdefault(key, (run.teacher, {}))
+        for suite, kept in run.kept.items():
+            if kept.evaluation.teacher is not None:
+                scored.setdefault(suite, kept.evaluation.models[0])
     return [
         Row(
             name,
             is_teacher=True,
-            parameters=next((facts.parameters for facts, _ in models.values() if facts.parameters), None),
-            megabytes=next((facts.megabytes for facts, _ in models.values() if facts.megabytes), None),
-            suites={suite: _suite_scores([(result, None)]) for suite, (_, result) in models.items()},
+            parameters=next((facts.parameters for facts, _ in scored.values() if facts.parameters), None),
+            megabytes=next((facts.megabytes for facts, _ in scored.values() if facts.megabytes), None),
+            suites={suite: SuiteScores.over([one]) for suite, one in scored.items()},
         )
-        for name, models in found.values()
+        for name, scored in found.values()
     ]
-
-
-def _suite_scores(models: Sequence[tuple[SuiteResult, Figure | None]]) -> SuiteScores:
-    """Return the figures over seeds of (result, retention) of each."""
-    names = dict.fromkeys(name for result, _ in models for name in result.figures)
-    sets = {name: _score([one.figures[name] for one, _ in models if name in one.figures]) for name in names}
-    return SuiteScores(
-        _score([main for result, _ in models if (main := result.main)]),
-        _score([retention for _, retention in models if retention]),
-        {name: score for name, score in sets.items() if score},
-    )
-
-
-def _score(figures: Sequence[Figure]) -> Score | None:
-    if not figures:
-        return None
-    values = [figure.value for figure in figures]
-    ends = [figure.interval for figure in figures if figure.interval is not None]
-    interval = None
-    if len(ends) == len(figures):
-        interval = (statistics.fmean(low for low, _ in ends), statistics.fmean(high for _, high in ends))
-    others = dict.fromkeys(name for figure in figures for name in figure.others)
-    return Score(
-        mean=statistics.fmean(values),
-        std=statistics.stdev(values) if len(values) > 1 else None,
-        n=len(values),
-        interval=interval,
-        measure=figures[0].measure,
-        items=figures[0].items,
-        others={
-            name: statistics.fmean(figure.others[name] for figure in figures if name in figure.others)
-            for name in others
-        },
-    )
 
 
 def _rank(row: Row, suite: str | None) -> tuple[bool, float, float, str]:

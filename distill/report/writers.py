@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from typing import Any
 
+from pydantic import TypeAdapter
 from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -44,7 +44,7 @@ def markdown(rows: Sequence[Row], head: str = "##", *, details: bool = True) -> 
         head: what a heading begins with.
         details: include the tables of further measures.
     """
-    blocks = [_table(tables.summary(rows))]
+    blocks = [markdown_table(tables.summary(rows))]
     if notes := tables.notes(rows):
         blocks.append("\n".join(f"- {inline(note)}" for note in notes))
     shown = [tables.papers(rows)]
@@ -52,13 +52,13 @@ def markdown(rows: Sequence[Row], head: str = "##", *, details: bool = True) -> 
         shown += [tables.of_suite(rows, suite), tables.further(rows, suite) if details else None]
     for one in shown:
         if one is not None:
-            blocks += [f"{head} {one.title}", _table(one)]
+            blocks += [f"{head} {one.title}", markdown_table(one)]
     return "\n\n".join(blocks) + "\n"
 
 
 def json(rows: Sequence[Row]) -> dict[str, Any]:
     """Return the rows as a JSON object: ``{"rows": [...]}`` with the fields of :class:`Row`."""
-    return {"rows": [{**asdict(row), "runs": [str(run) for run in row.runs]} for row in rows]}
+    return {"rows": TypeAdapter(list[Row]).dump_python(list(rows), mode="json")}
 
 
 def inline(text: str) -> str:
@@ -68,7 +68,8 @@ def inline(text: str) -> str:
     return re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", line).replace("](", "]\\(")
 
 
-def _table(table: Table) -> str:
+def markdown_table(table: Table) -> str:
+    """Return a table and its caption as Markdown."""
     lines = [table.columns, ["---"] * len(table.columns), *table.cells]
     shown = "\n".join("| " + " | ".join(map(inline, line)) + " |" for line in lines)
     return shown + (f"\n\n{table.caption}" if table.caption else "")
