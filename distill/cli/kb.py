@@ -9,7 +9,7 @@ import click
 
 from distill.cli.ticker import watched
 from embedcache.cli.options import F, all_of, choice, count, flag, json_option, named, overwrite_option
-from embedcache.cli.tables import print_json, print_result, print_table
+from embedcache.cli.tables import print_result, print_table
 
 if TYPE_CHECKING:
     from distill.reaugkd.student import Built
@@ -85,13 +85,13 @@ def project_command(
     settings = ProjectionSettings(**given)
     with watched() as on_step:
         found = project(opened, teacher=teacher, corpus=corpus, settings=settings, on_step=on_step, **rest)
-    labels = ", ".join(f"{label}: {rows:,}" for label, rows in found.labels.items())
+    training, labels = found.training, ", ".join(f"{label}: {rows:,}" for label, rows in found.labels.items())
     rows = {
         "teacher": f"{found.teacher}, {found.dimension} dimensions, {found.written:,} vectors added",
-        "trained on": f"{found.rows:,} rows of {found.corpus} ({labels})",
-        "alone": f"{found.alone:,} times a row was alone with its label in its batch",
-        "loss": " -> ".join(f"{loss:.4f}" for loss in found.losses),
-        "map": f"moved by {100 * found.moved:.2f} % of its norm in {found.steps:,} steps",
+        "trained on": f"{sum(found.labels.values()):,} rows of {found.corpus} ({labels})",
+        "alone": f"{training.alone:,} times a row was alone with its label in its batch",
+        "loss": " -> ".join(f"{loss:.4f}" for loss in training.losses),
+        "map": f"moved by {100 * training.moved:.2f} % of its norm in {training.steps:,} steps",
         "neighbours": f"{100 * found.base_accuracy:.2f} % right before, {100 * found.accuracy:.2f} % "
         f"after (leave-one-out, {found.sample:,} training rows)",
         "note": "\n".join(found.notes),
@@ -118,20 +118,14 @@ def project_command(
 )
 @overwrite_option
 @json_option
-def build_command(
-    model: Path,
-    m: int,
-    ef_construction: int,
-    ef_search: int | None,
-    codec: Any,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def build_command(model: Path, as_json: bool, **options: Any) -> None:
     """Build the knowledge base of MODEL from a cache; rows that the run held out are left out."""
     from distill.reaugkd.index import IndexSettings
     from distill.reaugkd.student import build_base
 
-    settings = IndexSettings(m=m, ef_construction=ef_construction, ef_search=ef_search, codec=codec)
+    settings = IndexSettings(
+        **{name: options.pop(name) for name in ("m", "ef_construction", "ef_search", "codec")}
+    )
     with watched() as on_step:
         built = build_base(model, settings=settings, on_step=on_step, **options)
     _print_built(built, as_json)
@@ -157,7 +151,6 @@ def add_command(model: Path, cache: str, corpus: str | None, as_json: bool) -> N
 @_CORPUS
 @named("--data", "FILE", "Choose on the rows of a file instead; its label column is 'label'.")
 @file_options
-@click.option("--keep/--no-keep", default=True, show_default=True, help="Write the choice into the base.")
 @json_option
 def tune_command(
     model: Path, data: str | None, text: str | None, text2: str | None, label: str | None, as_json: bool,
@@ -172,9 +165,6 @@ def tune_command(
     found = tune(model, data=data, columns=Columns(text, text2, label or "label"), **options)
     if found.skipped:
         click.echo(f"left out: {found.skipped}", err=True)
-    if as_json:
-        print_json(found)
-        return
     chosen, notes = found.chosen, []
     if chosen.within_chance:
         notes.append("the lead is within chance, and it is the best of many trials on these rows")
@@ -185,11 +175,13 @@ def tune_command(
         "chosen on": f"{chosen.rows:,} {chosen.source} ({found.in_base:,} others are in the base)",
         "right": f"{100 * chosen.accuracy:.2f} %, student alone {100 * chosen.without:.2f} %",
         "exact search": f"{100 * found.exact_accuracy:.2f} %; the graph finds "
-        f"{100 * found.recall.recall:.1f} % of the student's nearest {found.recall.k}",
+        f"{100 * found.recall:.1f} % of the student's nearest {chosen.k}",
         "lead, 95 %": _interval(chosen.lead or (0.0, 0.0)),
         "note": "\n".join(notes),
     }
-    print_table(("choice", ""), [row for row in rows.items() if row[1]])
+    print_result(found, as_json, ("choice", ""), rows.items())
+    if as_json:
+        return
     print_table(
         ("k", "% right", "lead, 95 %", "best beta", "% right", "seconds"),
         [
@@ -235,15 +227,14 @@ def info_command(model: Path, as_json: bool) -> None:
 
 
 def _print_built(built: Built, as_json: bool) -> None:
-    header, recall = built.base.header, built.recall
-    counts = {name: getattr(built, name) for name in ("added", "repeated", "held_out", "known", "recall")}
+    header, recall = built.header, built.recall
     measured = "not measured" if recall is None else f"finds {100 * recall:.1f} % of the nearest 10"
     rows = {
         "rows": f"{built.added:,} added, {header.rows:,} in the base",
         "left out": f"{built.repeated:,} repeated, {built.held_out:,} held out, {built.known:,} known",
         "ef-search": f"{header.index.ef_search}, {measured}",
     }
-    print_result({**counts, **header.model_dump()}, as_json, ("knowledge base", ""), rows.items())
+    print_result(built, as_json, ("knowledge base", ""), rows.items())
 
 
 def _interval(ends: tuple[float, float]) -> str:

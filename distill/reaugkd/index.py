@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -49,25 +47,6 @@ class IndexSettings(BaseModel):
     ef_search: int | None = Field(default=None, ge=1, le=10**7)
     codec: Literal["float32", "float16", "int8"] = "float16"
     is_settled: bool = False
-
-
-@dataclass(frozen=True)
-class Recall:
-    """Graph search compared with exact search.
-
-    Attributes:
-        queries: number of queries.
-        k: neighbours per query.
-        recall: share of the k nearest that the graph finds, 0 to 1.
-        seconds: time per query in the graph.
-        exact_seconds: time per query of exact search.
-    """
-
-    queries: int
-    k: int
-    recall: float
-    seconds: float
-    exact_seconds: float
 
 
 class NeighbourIndex:
@@ -156,15 +135,10 @@ class NeighbourIndex:
         found: Vectors = self._index.reconstruct_n(0, len(self))
         return found
 
-    def recall(self, queries: Vectors, k: int) -> Recall:
-        """Compare graph search with exact search on unit vectors, float32 of shape (n, d), n > 0."""
-        self.search(queries[:1], k)  # The first search starts threads.
-        began = time.perf_counter()
-        rows, _ = self.search(queries, k)
-        searched = time.perf_counter()
-        nearest, _ = self.exact(queries, k)
-        seconds = (searched - began) / len(queries), (time.perf_counter() - searched) / len(queries)
-        return Recall(len(queries), rows.shape[1], _share_found(rows, nearest), *seconds)
+    def recall(self, queries: Vectors, k: int) -> float:
+        """Return the share of the k nearest rows of unit vectors (n, d), n > 0, that the graph finds."""
+        rows, nearest = self.search(queries, k)[0], self.exact(queries, k)[0]
+        return share_found(rows, nearest)
 
     def settle(self, queries: Vectors) -> float | None:
         """Set ``ef_search`` to the smallest of :data:`EFFORTS` that finds 99 % of the ten nearest.
@@ -187,7 +161,7 @@ class NeighbourIndex:
         recall = 0.0
         for effort in EFFORTS:
             self.search_with(settings.model_copy(update={"ef_search": effort, "is_settled": True}))
-            recall = _share_found(self.search(queries, _NEIGHBOURS)[0], nearest)
+            recall = share_found(self.search(queries, _NEIGHBOURS)[0], nearest)
             if recall >= WANTED_RECALL:
                 break
         return recall
@@ -222,7 +196,7 @@ class NeighbourIndex:
         return cls(index, settings)
 
 
-def _share_found(rows: NDArray[np.int64], nearest: NDArray[np.int64]) -> float:
+def share_found(rows: NDArray[np.int64], nearest: NDArray[np.int64]) -> float:
     """Return the share of the nearest rows (n, k) that are among ``rows`` (n, k), 0 to 1."""
     return float((rows[:, :, None] == nearest[:, None, :]).any(axis=2).mean())
 

@@ -7,8 +7,8 @@ vectors are cached as those of another teacher, ``NAME.projected``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -64,8 +64,25 @@ class ProjectionSettings(BaseModel):
 
 
 @dataclass(frozen=True)
+class MapTraining:
+    """Figures of the training of a map.
+
+    Attributes:
+        losses: mean loss of each epoch, over the rows that have one.
+        alone: times that no other row of the batch had a row's label, so the row had no loss.
+        steps: optimizer steps.
+        moved: norm of the change of the map, relative to the norm of the initial map.
+    """
+
+    losses: tuple[float, ...]
+    alone: int
+    steps: int
+    moved: float
+
+
+@dataclass(frozen=True)
 class Projection:
-    """Projected teacher and figures of its training.
+    """Projected teacher.
 
     Attributes:
         teacher: its name in the cache.
@@ -73,14 +90,11 @@ class Projection:
         base: teacher whose vectors are mapped.
         corpus: corpus whose labels it was trained with.
         dimension: width of its vectors.
-        rows: training rows.
-        labels: label -> rows, most rows first.
-        losses: mean loss of each epoch, over the rows that have one.
-        alone: times that no other row of the batch had a row's label, so the row had no loss.
-        steps: optimizer steps.
-        moved: norm of the change of the map, relative to the norm of the initial map.
+        labels: label -> training rows, most rows first.
+        training: figures of its training.
         sample: training rows that the two accuracies were measured on.
         base_accuracy, accuracy: leave-one-out accuracy of the nearest neighbours before and after, 0 to 1.
+        notes: what is wrong with the map, and how to train a better one.
         written: vectors added to the cache.
     """
 
@@ -89,54 +103,13 @@ class Projection:
     base: str
     corpus: str
     dimension: int
-    rows: int
     labels: dict[str, int]
-    losses: tuple[float, ...]
-    alone: int
-    steps: int
-    moved: float
+    training: MapTraining
     sample: int
     base_accuracy: float
     accuracy: float
+    notes: tuple[str, ...]
     written: int
-
-    @property
-    def notes(self) -> list[str]:
-        """What is wrong with the map, and how to train a better one."""
-        notes = []
-        if not self.steps:
-            notes.append("the map was not trained: no batch had two rows of one label; raise --batch-size")
-        elif self.moved < LEAST_MOVE:
-            notes.append(
-                f"the map hardly moved in {self.steps} steps: use more --epochs or a higher --lr (1e-3), and "
-                "another --name"
-            )
-        if self.base_accuracy - self.accuracy > CLEAR_FALL:
-            notes.append(
-                "fewer nearest neighbours share the label: use a larger --dim, a lower --lr or fewer "
-                "--epochs, and another --name"
-            )
-        return notes
-
-    def to_json(self) -> dict[str, object]:
-        """Return it as a JSON object."""
-        return {**asdict(self), "notes": self.notes}
-
-
-@dataclass(frozen=True)
-class TrainedMap:
-    """Result of :func:`train_map`.
-
-    Attributes:
-        matrix: float32, shape (d, d of the base).
-        losses, alone, steps, moved: as in :class:`Projection`.
-    """
-
-    matrix: NDArray[np.float32]
-    losses: tuple[float, ...]
-    alone: int
-    steps: int
-    moved: float
 
 
 def project(
@@ -182,12 +155,13 @@ def project(
         return store.vectors(places[indices])
 
     with cpu_threads(threads):
-        trained = train_map(gather, labels, (dim or width, width), settings, partial(on_step, "train"))
+        matrix, training = train_map(
+            gather, labels, (dim or width, width), settings, partial(on_step, "train")
+        )
     name = name or f"{base.name}.projected"
     note = ", ".join(f"{key} {value}" for key, value in settings.model_dump().items())
-    note = f"of {base.name}, corpus {found.name}, {note}"
     try:
-        derived = write_derived(opened, base, name, trained.matrix, note)
+        derived = write_derived(opened, base, name, matrix, f"of {base.name}, corpus {found.name}, {note}")
     except ContractMismatchError as error:
         raise ConfigError(
             f"--name {name}: the cache has another teacher of that name: give another --name, the settings "
@@ -196,23 +170,36 @@ def project(
     written = extend(opened, derived, found, partial(on_step, "project"))
     sample = np.sort(permutation(len(labels), settings.seed, _SAMPLE_STREAM, first=_SAMPLE_ROWS))
     vectors, counts = gather(sample), np.bincount(labels)
+    before, after = (
+        neighbour_accuracy(one, labels[sample]) for one in (vectors, apply_projection(matrix, vectors))
+    )
     return Projection(
         teacher=derived.name,
         contract=derived.contract.id,
         base=base.name,
         corpus=found.name,
         dimension=derived.contract.dimension,
-        rows=len(labels),
         labels={names[at]: int(counts[at]) for at in np.argsort(-counts, kind="stable")},
-        losses=trained.losses,
-        alone=trained.alone,
-        steps=trained.steps,
-        moved=trained.moved,
+        training=training,
         sample=len(sample),
-        base_accuracy=neighbour_accuracy(vectors, labels[sample]),
-        accuracy=neighbour_accuracy(apply_projection(trained.matrix, vectors), labels[sample]),
+        base_accuracy=before,
+        accuracy=after,
+        notes=tuple(_notes(training, before - after)),
         written=written,
     )
+
+
+def _notes(training: MapTraining, fall: float) -> Iterator[str]:
+    """Yield what is wrong with a map after which the neighbours' accuracy is lower by ``fall``."""
+    if not training.steps:
+        yield "the map was not trained: no batch had two rows of one label; raise --batch-size"
+    elif training.moved < LEAST_MOVE:
+        yield "the map hardly moved: use more --epochs or a higher --lr (1e-3), and another --name"
+    if fall > CLEAR_FALL:
+        yield (
+            "fewer nearest neighbours share the label: use a larger --dim, a lower --lr or fewer --epochs, "
+            "and another --name"
+        )
 
 
 def train_map(
@@ -221,8 +208,8 @@ def train_map(
     shape: tuple[int, int],
     settings: ProjectionSettings,
     on_step: Callable[[int, int], None],
-) -> TrainedMap:
-    """Train a map; equal rows, settings and threads give the same map, bit for bit.
+) -> tuple[NDArray[np.float32], MapTraining]:
+    """Train a map, float32 of ``shape``; equal rows, settings and threads give the same map, bit for bit.
 
     The initial map has random orthonormal rows. At full width it keeps all cosines, so neighbourhoods survive
     a learning rate as small as the paper's.
@@ -269,7 +256,7 @@ def train_map(
     moved = float(torch.linalg.norm(trained - initial) / torch.linalg.norm(initial))
     if not math.isfinite(moved):
         raise TrainingError(f"the map is not finite after training at --lr {settings.lr:g}: lower it")
-    return TrainedMap(trained.numpy(), tuple(losses), alone, steps, moved)
+    return trained.numpy(), MapTraining(tuple(losses), alone, steps, moved)
 
 
 def neighbour_accuracy(vectors: Vectors, labels: NDArray[np.int64], neighbours: int = 10) -> float:

@@ -211,10 +211,10 @@ def open_student(spec: str | Path) -> StudentFolder:
 
 @dataclass(frozen=True)
 class Built:
-    """Written knowledge base.
+    """Rows that were added to a knowledge base.
 
     Attributes:
-        base: the base.
+        header: the header of the base.
         added: rows added.
         repeated: rows left out because their text occurs earlier in the corpus.
         held_out: rows left out because the run held them out.
@@ -222,7 +222,7 @@ class Built:
         recall: recall of the measured ``ef_search`` on held-out rows; None if it was not measured.
     """
 
-    base: KnowledgeBase
+    header: Header
     added: int
     repeated: int
     held_out: int
@@ -362,5 +362,11 @@ def _extend(
         keys=np.concatenate([base.keys, keys[rows]]),
         texts=None if base.texts is None else (*base.texts, *corpus.texts(rows)),
     )
-    repeated = len(keys) - int(first.sum())
-    return Built(grown.write(student.folder), len(rows), repeated, int(held.sum()), int(known.sum()), recall)
+    return Built(
+        header=grown.write(student.folder).header,
+        added=len(rows),
+        repeated=len(keys) - int(first.sum()),
+        held_out=int(held.sum()),
+        known=int(known.sum()),
+        recall=recall,
+    )

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,7 @@ from scipy.stats import binomtest
 from distill.data.labelled import FEWEST_SCORED, Columns, LabelledRows, label_numbers, read_labelled
 from distill.errors import DataError
 from distill.reaugkd.classifier import open_encoder
-from distill.reaugkd.index import Found, Recall
+from distill.reaugkd.index import Found
 from distill.reaugkd.knowledge_base import Chosen, KnowledgeBase, Probabilities
 from distill.reaugkd.student import StudentFolder, open_student
 from distill.training.selection import refuse_test_file, refuse_test_rows
@@ -87,24 +86,21 @@ class Choice:
 
     Attributes:
         chosen: k and beta, as the base's header holds them.
+        within_chance: the interval of the lead over the student alone includes zero.
         table: the table over k.
-        recall: recall of the graph for the student's own vectors.
+        recall: share of the k nearest of the student's own vectors that the graph finds.
         exact_accuracy: accuracy with exact search, 0 to 1.
         in_base: rows left out because their texts are in the base.
         skipped: description of other rows left out; empty if there are none.
     """
 
     chosen: Chosen
+    within_chance: bool
     table: tuple[TableRow, ...]
-    recall: Recall
+    recall: float
     exact_accuracy: float
     in_base: int
     skipped: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
-        chosen = {**self.chosen.model_dump(mode="json"), "within_chance": self.chosen.within_chance}
-        return {**asdict(self), "chosen": chosen}
 
 
 def tune(
@@ -115,7 +111,6 @@ def tune(
     data: str | Path | None = None,
     columns: Columns | None = None,
     rows: Sequence[str] = (),
-    keep: bool = True,
     device: str = "auto",
     threads: int | None = None,
 ) -> Choice:
@@ -128,7 +123,6 @@ def tune(
         cache, corpus: cache and corpus with the run's held-out rows; default: those of the run.
         data: file of labelled rows to choose on instead.
         columns, rows: columns of ``data``, and ``COLUMN=VALUE`` conditions on its rows.
-        keep: write the choice into the base.
         device, threads: as for :meth:`distill.reaugkd.classifier.RetrievalAugmentedClassifier.from_folder`.
 
     Raises:
@@ -177,9 +171,8 @@ def tune(
             base_rows=len(base),
             lead=lead_interval(best.right, alone.right),
         )
-        if keep:
-            header = base.header.model_copy(update={"chosen": chosen})
-            replace(base, header=header, chosen_keys=keys[new]).write(student.folder)
+        header = base.header.model_copy(update={"chosen": chosen})
+        replace(base, header=header, chosen_keys=keys[new]).write(student.folder)
     table = [TableRow(0, alone.accuracy, (0.0, 0.0), 1.0, alone.accuracy, seconds)]
     for k in SHOWN_KS:
         of_k = {one.beta: one for one in trials if one.k == k}
@@ -193,6 +186,7 @@ def tune(
     exact = best.beta * own + (1 - best.beta) * base.vote(base.index.exact(queries, best.k))
     return Choice(
         chosen=chosen,
+        within_chance=chosen.within_chance,
         table=tuple(table),
         recall=base.index.recall(queries, best.k),
         exact_accuracy=float((exact.argmax(axis=1) == labels).mean()),

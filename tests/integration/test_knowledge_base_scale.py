@@ -1,6 +1,8 @@
-"""The graph at the size of SST-2, and what retrieval adds to the time of a student."""
+"""The graph where it pays, and what retrieval adds to the time of a student at the size of SST-2."""
 
 from __future__ import annotations
+
+import time
 
 import click
 import numpy as np
@@ -16,10 +18,11 @@ from embedcache.testing import sentences, tiny_encoder
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-ROWS, WIDTH, NARROW, QUERIES = 67_000, 384, 32, 1000
+ROWS, WIDTH, QUERIES = 30_000, 384, 1000
+SST2, NARROW = 67_000, 32
 
 
-def projected(count: int, seed: int, width: int = WIDTH) -> np.ndarray:
+def projected(count: int, seed: int, width: int) -> np.ndarray:
     """Unit vectors as supervised contrast leaves them: two sides, some hundred clusters, and noise."""
     rng, fixed = np.random.default_rng(seed), np.random.default_rng(0)
     sides = fixed.standard_normal((2, width))
@@ -28,31 +31,36 @@ def projected(count: int, seed: int, width: int = WIDTH) -> np.ndarray:
     return (found / np.linalg.norm(found, axis=1, keepdims=True)).astype(np.float32)
 
 
-@pytest.mark.parametrize("codec", ["float32", "float16"])
-def test_the_default_graph_finds_nearly_all_after_saving_loading_and_appending(codec):
-    settings = IndexSettings(codec=codec, ef_search=64)
-    vectors, queries = projected(ROWS, 1), projected(QUERIES, 2)
-    index = NeighbourIndex.build(vectors[:60_000], settings)
-    index = NeighbourIndex.from_bytes(index.to_bytes(), settings)
-    index.add(vectors[60_000:])
+def test_the_default_graph_pays_after_saving_loading_and_appending():
+    """Below some 10,000 rows exact search of many queries at once is as fast: docs/knowledge-base.md."""
+    vectors, queries = projected(ROWS, 1, WIDTH), projected(QUERIES, 2, WIDTH)
+    index = NeighbourIndex.build(vectors[:-5000], IndexSettings())
+    index = NeighbourIndex.from_bytes(index.to_bytes(), index.settings)
+    index.add(vectors[-5000:])
     assert len(index) == ROWS
-    found = index.recall(queries, 10)
-    assert found.recall >= 0.99, found
+    assert index.settle(queries) >= 0.99
+    seconds = {index.search: [], index.exact: []}
+    for search, times in 3 * [*seconds.items()]:
+        began = time.perf_counter()
+        search(queries, 10)
+        times.append(time.perf_counter() - began)
+    graph, exact = (1e6 * min(times) / QUERIES for times in seconds.values())
+    click.echo(f"\nef_search {index.settings.ef_search}: graph {graph:.0f}, exact {exact:.0f} us a query")
     # Otherwise a base would do without a graph.
-    assert found.seconds < found.exact_seconds
+    assert graph < exact
 
 
 @pytest.fixture(scope="module")
 def narrow_base() -> KnowledgeBase:
     """A base as large as SST-2 with vectors as 'distill kb project --dim 32' gives them."""
-    index = NeighbourIndex.build(projected(ROWS, 1, NARROW), IndexSettings())
+    index = NeighbourIndex.build(projected(SST2, 1, NARROW), IndexSettings())
     recall = index.settle(projected(QUERIES, 2, NARROW))
     assert recall is not None
     assert recall >= 0.99
     origin = Origin(teacher="teacher", contract="a" * 64, logits="b" * 64, labels=("bad", "good"))
-    header = Header(rows=ROWS, dimension=NARROW, origin=origin, index=index.settings, tau=0.07, texts=False)
-    soft_labels = np.full((ROWS, 2), 0.5, dtype=np.float32)
-    return KnowledgeBase(header, index, soft_labels, np.arange(ROWS).astype(KEY_DTYPE))
+    header = Header(rows=SST2, dimension=NARROW, origin=origin, index=index.settings, tau=0.07, texts=False)
+    soft_labels = np.full((SST2, 2), 0.5, dtype=np.float32)
+    return KnowledgeBase(header, index, soft_labels, np.arange(SST2).astype(KEY_DTYPE))
 
 
 # Students of three layers of MiniLM, and of six of BERT as in the paper. A single text takes the small one so

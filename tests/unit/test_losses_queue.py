@@ -67,7 +67,7 @@ def test_it_holds_the_last_rows_whatever_the_batches(size, batches):
 
 
 def test_vectors_have_length_one_and_carry_no_gradient():
-    queue, vectors = TeacherQueue(5, 4), draw(3, 4, 0).requires_grad_()
+    queue, vectors = TeacherQueue(5, 4), draw(3, 4, seed=0).requires_grad_()
     queue.push(10 * vectors, rows_from(0, 3))
     assert not queue.content().requires_grad
     torch.testing.assert_close(queue.content(), vectors.detach() / vectors.detach().norm(dim=1)[:, None])
