@@ -37,7 +37,7 @@ from distill.losses.registry import get_loss
 from distill.students.build import build_student, forward
 from distill.training.objectives import Distillation
 from distill.training.optimizer import make_optimizer
-from distill.training.student import tokenizer_of
+from distill.training.task import tokenizer_of
 from embedcache.cache import Cache
 from embedcache.corpus.readers import ReadOptions
 from embedcache.teacher.inference import use_short_attention

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -280,26 +280,3 @@ def setting_of(config: StrictConfig, facts: dict[str, Any], before: StartRecord 
     named.get("stream", {}).pop("limit", None)
     start = None if before is None else before.setting or before.contract_id
     return digest_of({"config": named, "start": start, **facts})
-
-
-def seeds_of(seed: int, before: StartRecord | None = None) -> list[int]:
-    """Return the seeds of all stages of a training."""
-    return [*(before.seeds if before is not None else ()), seed]
-
-
-def first_difference(
-    before: RunRecord, now: RunRecord, fields: Sequence[str]
-) -> tuple[str, object, object] | None:
-    """Return the first of ``fields`` in which two records differ, with both values; None where none does."""
-    for name in fields:
-        was, is_now = (_comparable(name, getattr(record, name)) for record in (before, now))
-        if was != is_now:
-            return name, was, is_now
-    return None
-
-
-def _comparable(name: str, value: Any) -> object:
-    if name == "teachers":
-        # A teacher may have moved.
-        return [{"name": one.name, "contract_id": one.contract_id, "share": one.share} for one in value]
-    return value.model_dump(exclude={"run"}) if isinstance(value, BaseModel) else value

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from distill.cli.main import cli as distill_cli
+from distill.config.base import keys
 from distill.config.finetune import FinetuneConfig
 from distill.config.models import RunConfig
-from distill.config.sources import describe_keys
 from embedcache.cli.main import cli as embedcache_cli
 
 PAGE = Path(__file__).with_name("cli.md")
@@ -44,7 +44,7 @@ def render() -> str:
         parts.append(f"## Configuration keys of `distill {name}`\n")
         parts.append("For a YAML file (`--config`) and for `--set key=value`.\n")
         parts.append("| key | meaning |\n|---|---|")
-        parts += [f"| `{key}` | {meaning} |" for key, meaning in describe_keys(kind)]
+        parts += [f"| `{key.path}` | {key.text} |" for key in keys(kind)]
         parts.append("")
     return "\n".join(parts)
 

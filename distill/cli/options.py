@@ -11,9 +11,9 @@ import click
 from click.core import ParameterSource
 from pydantic import BaseModel
 
-from distill.config.base import Key, keys
+from distill.config.base import Key, Settings, keys
 from distill.config.recipes import find_recipe
-from distill.config.sources import Sources
+from distill.config.sources import gather
 from distill.errors import ConfigError, DistillError
 
 C = TypeVar("C", bound=BaseModel)
@@ -31,6 +31,7 @@ _HEADINGS = {
 }
 _COMMON, _ADVANCED = "Common", "Advanced"
 _SEPARATOR = "__"
+_MACHINE = ("cache", "training.device", "training.threads")
 _TYPES: dict[object, click.ParamType[Any]] = {int: click.INT, float: click.FLOAT, str: click.STRING}
 
 
@@ -95,70 +96,48 @@ class Typed:
         self._assignments: tuple[str, ...] = parameters.pop("assignments")
         self.options: dict[str, Any] = {}
         for key in keys(model):
-            name = _parameter_name(key)
+            name = _parameter_name(key.path)
             if name in parameters:
                 self.options[key.path] = _value(key, parameters.pop(name))
 
     def machine(self) -> dict[str, Any]:
-        """Return the keyword arguments of a resumed run: its cache, device and threads."""
-        wanted = {"cache": "cache", "training.device": "device", "training.threads": "threads"}
-        return {name: self.options[key] for key, name in wanted.items() if key in self.options}
+        """Return the keyword arguments of a resumed run: its cache, device and threads.
 
-    def gather(self, kind: Literal["run", "finetune"] | None = None) -> Sources:
+        Raises:
+            click.UsageError: naming other options that were typed, which would make it another run.
+        """
+        context = click.get_current_context()
+        allowed = {*map(_parameter_name, _MACHINE), "resumed", "as_json"}
+        typed = [
+            one
+            for one in context.command.params
+            if context.get_parameter_source(one.name or "") is ParameterSource.COMMANDLINE
+            and one.name not in allowed
+        ]
+        if typed:
+            names = ", ".join(one.opts[-1] if one.opts[-1].startswith("-") else "START" for one in typed)
+            raise click.UsageError(
+                f"--resume keeps the run's configuration: leave out {names} (cache, device and threads may "
+                "change)"
+            )
+        return {key.rpartition(".")[2]: self.options[key] for key in _MACHINE if key in self.options}
+
+    def gather(self, kind: Literal["run", "finetune"] | None = None) -> Settings:
         """Return what was typed over the file and the recipe, which has to be for the command ``kind``."""
         recipe = find_recipe(self.recipe, kind) if self.recipe is not None else None
-        return Sources.gather(self._file, self._assignments, self.options, recipe)
+        return gather(self._file, self._assignments, self.options, recipe)
 
 
 @contextmanager
-def explained(sources: Sources) -> Iterator[None]:
-    """Let an error inside the block name the option that was typed, or the source a setting came from."""
-    context = click.get_current_context()
-    typed = {
-        name.replace(_SEPARATOR, "."): _shown(parameter, context)
-        for parameter in context.command.params
-        if (name := parameter.name) is not None
-        and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    }
+def naming_options(model: type[BaseModel]) -> Iterator[None]:
+    """Let an error inside the block name the option of its key as well."""
+    options = {key.path: f"{key.path} ({key.option})" for key in keys(model) if key.option}
     try:
         yield
     except DistillError as error:
-        problems = error.problems if isinstance(error, ConfigError) and error.problems else (error,)
-        for problem in problems:
-            key = problem.key
-            if key in typed:
-                problem.key = typed[key]
-            elif key is not None and key in sources.origins:
-                problem.key = f"{key} (set by {sources.origins[key]})"
+        for problem in (error.problems if isinstance(error, ConfigError) else ()) or (error,):
+            problem.key = options.get(problem.key or "", problem.key)
         raise
-
-
-def refuse_with_resume(*allowed: str) -> None:
-    """Refuse options beside ``--resume`` that would make a resumed run another run.
-
-    Args:
-        allowed: dotted keys that may be given.
-
-    Raises:
-        click.UsageError: naming the others that are given.
-    """
-    context = click.get_current_context()
-    names = {name.replace(".", _SEPARATOR) for name in allowed} | {"resumed", "as_json"}
-    given = [
-        _shown(parameter, context)
-        for parameter in context.command.params
-        if parameter.name not in names
-        and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
-    ]
-    if given:
-        may = ", ".join(
-            _shown(one, context)
-            for one in context.command.params
-            if one.name in names - {"resumed", "as_json"}
-        )
-        raise click.UsageError(
-            f"--resume keeps the run's configuration: leave out {', '.join(given)} (only {may} may change)"
-        )
 
 
 def _source_options(recipes: bool) -> list[Callable[[F], F]]:
@@ -197,7 +176,7 @@ def _source_options(recipes: bool) -> list[Callable[[F], F]]:
 
 
 def _argument(key: Key) -> Callable[[F], F]:
-    return click.argument(_parameter_name(key), metavar=key.option, required=False)
+    return click.argument(_parameter_name(key.path), metavar=key.option, required=False)
 
 
 def _option(key: Key) -> Callable[[F], F]:
@@ -220,7 +199,7 @@ def _option(key: Key) -> Callable[[F], F]:
         text = f"{head}.  [default: {tail}]" if separator else text
     if settings.get("multiple"):
         text += "  Repeatable."
-    return click.option(key.option or "", _parameter_name(key), help=text, **settings)
+    return click.option(key.option or "", _parameter_name(key.path), help=text, **settings)
 
 
 def _item(key: Key) -> object:
@@ -236,11 +215,5 @@ def _value(key: Key, value: Any) -> Any:
     return value[0] if key.path == "teacher" and len(value) == 1 else list(value) or None
 
 
-def _parameter_name(key: Key) -> str:
-    return key.path.replace(".", _SEPARATOR)
-
-
-def _shown(parameter: click.Parameter, context: click.Context) -> str:
-    if isinstance(parameter, click.Option):
-        return next((name for name in parameter.opts if name.startswith("--")), parameter.opts[0])
-    return parameter.make_metavar(context).strip("[]")
+def _parameter_name(path: str) -> str:
+    return path.replace(".", _SEPARATOR)

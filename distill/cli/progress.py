@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,17 +12,15 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
-from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
+from embedcache.cli.progress import show_lines
 from embedcache.cli.tables import size
 
 if TYPE_CHECKING:
     from distill.training.tracking import OnProgress, TrainProgress
     from distill.training.train import Run
 
-_LINE_SECONDS = 30.0
 # What stays on the screen: a selection of the wrong rows, say, is to be seen at once.
 _STAYS = ("select", "anew", "note")
 
@@ -49,53 +46,30 @@ def describe(progress: TrainProgress, seconds: float) -> str:
     return f"{steps}{loss}{best}, {progress.rows_per_second:,.0f} rows/s, {left} left"
 
 
+def describer() -> Callable[[TrainProgress], str]:
+    """Return :func:`describe` of a training whose phases are timed here."""
+    began: dict[str, float] = {}
+
+    def line(progress: TrainProgress) -> str:
+        now = time.perf_counter()
+        return describe(progress, now - began.setdefault(f"{progress.phase} {progress.total}", now))
+
+    return line
+
+
 @contextmanager
 def train_progress() -> Iterator[Callable[[TrainProgress], None]]:
     """Yield a callback that keeps one line on a terminal up to date, or writes a line now and then."""
-    console = Console(file=sys.stderr)
-    started: float | None = None
-    is_training, last = False, 0.0
+    describe = describer()
+    with show_lines() as show:
 
-    def seconds(progress: TrainProgress) -> float:
-        nonlocal started, is_training
-        is_training = is_training or progress.phase == "train"
-        # Notes in the midst of training are a part of it.
-        goes_on = progress.phase == "train" or (is_training and progress.phase in ("note", "fetch"))
-        if started is None or not goes_on:
-            started = time.perf_counter()
-        return time.perf_counter() - started
+        def update(progress: TrainProgress) -> None:
+            if progress.phase in _STAYS:
+                click.echo(describe(progress), err=True)
+            else:
+                show(describe(progress))
 
-    if console.is_terminal:
-        with Live(console=console, refresh_per_second=5, transient=True) as live:
-
-            def update(progress: TrainProgress) -> None:
-                shown = Text(describe(progress, seconds(progress)), overflow="ellipsis", no_wrap=True)
-                if progress.phase in _STAYS:
-                    console.print(shown)
-                else:
-                    live.update(shown)
-
-            yield update
-        return
-
-    fetched: float | None = None
-
-    def line(progress: TrainProgress) -> None:
-        nonlocal last, fetched
-        now = seconds(progress)
-        if progress.phase in _STAYS:
-            print(describe(progress, now), file=sys.stderr, flush=True)  # noqa: T201 - as below
-        elif progress.phase == "fetch":
-            # A line every 30 seconds, so short transfers print nothing.
-            fetched = fetched or time.perf_counter()
-            if time.perf_counter() - fetched >= _LINE_SECONDS:
-                fetched = time.perf_counter()
-                print(describe(progress, now), file=sys.stderr, flush=True)  # noqa: T201 - as below
-        elif progress.phase == "train" and (now - last >= _LINE_SECONDS or progress.step == progress.total):
-            last = now
-            print(describe(progress, now), file=sys.stderr, flush=True)  # noqa: T201 - the log of a batch job
-
-    yield line
+        yield update
 
 
 def report(train: Callable[[OnProgress], Run], as_json: bool) -> None:
@@ -200,14 +174,3 @@ def _next(run: Run) -> list[str]:
     elif record.kind == "run" and config.evaluation.held_out:
         lines.append(f"Check it:  distill eval {run.folder} --suite fidelity")
     return lines
-
-
-def describer() -> Callable[[TrainProgress], str]:
-    """Return :func:`describe` of a training whose phases are timed here."""
-    began: dict[str, float] = {}
-
-    def line(progress: TrainProgress) -> str:
-        now = time.perf_counter()
-        return describe(progress, now - began.setdefault(f"{progress.phase} {progress.total}", now))
-
-    return line

@@ -72,13 +72,13 @@ def sweep_command(
     failed runs are listed at the end. Rows are ranked by the development score, over seeds by its mean.
     'distill report DIR' shows more.
     """
-    from distill.config.sources import Sources
+    from distill.config.sources import gather
     from distill.config.sweep import read_sweep
     from distill.errors import TrainingError
     from distill.sweep import LEADERBOARD, RUNS_TABLE, leaderboard, plan_runs
 
     options = {_SETTINGS[name]: value for name, value in settings.items()}
-    given = Sources.gather(assignments=assignments, options=options).values
+    given = gather(assignments=assignments, options=options)
     seeds = [seed for seed in (more_seeds or "").split(",") if seed]
     sweep = read_sweep(file, vary, given, recipe=recipe, students=students, best_of=best_of, more_seeds=seeds)
     if dry_run:

@@ -6,9 +6,10 @@ from typing import Any, Literal
 
 import click
 
-from distill.cli.options import ConfigCommand, Typed, explained, options_of, refuse_with_resume
+from distill.cli.options import ConfigCommand, Typed, naming_options, options_of
 from distill.config.finetune import FinetuneConfig
 from distill.config.models import RunConfig
+from distill.config.sources import make_config
 
 
 @click.command("run", cls=ConfigCommand)
@@ -45,15 +46,13 @@ def _train(
 
     typed = Typed(model, parameters)
     if typed.resumed is not None:
-        refuse_with_resume(*(["cache"] if kind == "run" else []), "training.device", "training.threads")
+        folder, changes = typed.resumed, typed.machine()
         from distill.training.train import resume
 
-        folder, changes = typed.resumed, typed.machine()
         report(lambda on_progress: resume(folder, **changes, on_progress=on_progress), as_json)
         return
-    sources = typed.gather(kind)
-    with explained(sources):
-        config = sources.make(model)
+    with naming_options(model):
+        config = make_config(model, typed.gather(kind))
         if dump_config:
             click.echo(config.to_yaml(), nl=False)
             return

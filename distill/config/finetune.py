@@ -63,26 +63,9 @@ class ContrastiveConfig(StrictConfig):
     )
 
 
-class FinetuneOptimizerConfig(OptimizerConfig):
-    """AdamW and its schedule."""
-
-    lr: Positive | None = setting(
-        None, "peak learning rate; default: 1e-5, with --labels 2e-5", option="--lr", common=True
-    )
-
-
 class FinetuneLoopConfig(LoopConfig):
     """Length of a fine-tuning, its batches, the machine, and the rows."""
 
-    epochs: PositiveInt | None = setting(
-        None,
-        "passes over the rows; default: 5, with --labels 3; with max_steps, as many as needed",
-        option="--epochs",
-        common=True,
-    )
-    batch_size: PositiveInt | None = setting(
-        None, "rows per step; default: 128, with --labels 32", option="--batch-size", common=True
-    )
     order: Literal["length", "random"] = setting(
         "length", "batches of rows of like length (fast), or of random rows"
     )
@@ -92,25 +75,6 @@ class FinetuneLoopConfig(LoopConfig):
 class FinetuneEvaluationConfig(SelectionConfig):
     """Data that the best checkpoint is chosen on."""
 
-    every: PositiveInt | None = setting(
-        None,
-        "steps between evaluations; default: 10 a run, without --labels at most 125",
-        option="--eval-every",
-    )
-    data: str | None = setting(
-        None,
-        "development pairs (TSV), with --labels labelled rows, to choose the best checkpoint on; default: "
-        "held-out rows",
-        option="--dev",
-        common=True,
-        metavar="FILE",
-    )
-    rows: list[str] | None = setting(
-        None,
-        "with --labels: development rows such as split=dev, of --dev or else of the file",
-        option="--dev-rows",
-        metavar="COLUMN=VALUE",
-    )
     held_out: NotNegative | None = setting(
         None,
         "anchors or labelled texts kept out of training, below 1 a share; default: 2 %, at most 1000, with "
@@ -187,7 +151,7 @@ class FinetuneConfig(StrictConfig):
     seed: Seed = SEED
     student: FinetuneStudentConfig = FinetuneStudentConfig()
     loss: ContrastiveConfig = ContrastiveConfig()
-    optimizer: FinetuneOptimizerConfig = FinetuneOptimizerConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
     training: FinetuneLoopConfig = FinetuneLoopConfig()
     evaluation: FinetuneEvaluationConfig = FinetuneEvaluationConfig()
     tracking: TrackingConfig = TrackingConfig()
@@ -204,46 +168,33 @@ class FinetuneConfig(StrictConfig):
             raise ConfigError(
                 f"one of triples, sentences and labels is needed, found {' and '.join(kinds) or 'none'}"
             )
-        self._refuse_other_kind(kinds[0])
-        if self.columns:
-            if (len(self.columns) > 1) != (kinds[0] == "triples"):
-                wanted = (
-                    "one, of the sentences" if kinds[0] == "sentences" else "two or three, of the triples"
-                )
-                raise ConfigError(f"{', '.join(self.columns)} given, expected {wanted}", "columns")
-            if len(set(self.columns)) < len(self.columns):
-                raise ConfigError(f"{', '.join(self.columns)} given; name each column once", "columns")
+        evaluation, held_out = self.evaluation, self.evaluation.held_out
+        of_labels = {
+            **{name: getattr(self, name) for name in ("text", "text2", "rows")},
+            "label": self.label != "label",
+            "evaluation.rows": evaluation.rows,
+        }
+        useless: dict[str, object] = {
+            "triples": of_labels,
+            "sentences": {**of_labels, "evaluation.held_out": held_out},
+            "labels": {
+                "columns": self.columns,
+                "student.head": self.student.head != "none",
+                "evaluation.held_out (beside a development set)": evaluation.has_set and held_out,
+            },
+        }[kinds[0]]
+        if given := [name for name, value in useless.items() if value]:
+            raise ConfigError(f"{', '.join(given)}: not for {kinds[0]}; leave it out")
+        if self.columns and (len(self.columns) > 1) != (self.triples is not None):
+            wanted = "one, of the sentences" if self.sentences else "two or three, of the triples"
+            raise ConfigError(f"{', '.join(self.columns)} given, expected {wanted}", "columns")
         if self.sentences is not None and not self.student.dropout:
             raise ConfigError(
-                "without dropout a text and its positive are one vector, and nothing is "
-                "learnt from sentences; leave it at 0.1",
+                "without dropout a text and its positive are one vector, and nothing is learnt from "
+                "sentences; leave it at 0.1",
                 "student.dropout",
             )
-        if self.sentences is not None and self.evaluation.held_out:
-            raise ConfigError(
-                "sentences without positives give no scores; leave it out, and give a "
-                "development set with --dev",
-                "evaluation.held_out",
-            )
-        if self.student.drop_head and self.student.head == "none":
-            raise ConfigError(
-                "no head is added; add one with --head tanh, or leave it out", "student.drop_head"
-            )
-        if self.labels is not None and self.evaluation.has_set and self.evaluation.held_out:
-            raise ConfigError(
-                "a development set is given as well; leave one of them out", "evaluation.held_out"
-            )
         return self
-
-    def _refuse_other_kind(self, kind: str) -> None:
-        """Raise :class:`ConfigError` for settings that only another kind of file takes."""
-        of_labels = {name: getattr(self, name) for name in ("text", "text2", "rows")}
-        of_labels |= {"evaluation.rows": self.evaluation.rows}
-        of_labels |= {"label": None if self.label == "label" else self.label}
-        of_others = {"columns": self.columns, "student.head": self.student.head != "none"}
-        given = [name for name, value in (of_others if kind == "labels" else of_labels).items() if value]
-        if given:
-            raise ConfigError(f"{', '.join(given)}: not for {kind}; leave it out")
 
     def count_held_out(self, rows: int, distinct: int) -> int:
         """Return the anchors, or labelled texts, to keep out of training.

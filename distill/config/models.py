@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    BeforeValidator,
     Field,
     SerializerFunctionWrapHandler,
-    ValidationInfo,
-    field_validator,
     model_serializer,
     model_validator,
 )
@@ -25,7 +24,7 @@ from distill.config.base import (
     StrictConfig,
     setting,
 )
-from distill.config.stream import StreamConfig
+from embedcache.sizes import parse_size
 
 ONLINE = "online"
 """Prefix of ``teacher`` for a teacher that is itself run in training: ``online`` or ``online:NAME``."""
@@ -103,7 +102,10 @@ class OptimizerConfig(StrictConfig):
     """AdamW and its schedule."""
 
     lr: Positive | None = setting(
-        None, "peak learning rate; default: the loss's, 7e-4 for most", option="--lr", common=True
+        None,
+        "peak learning rate; default: the loss's (7e-4 for most), of finetune 1e-5, with --labels 2e-5",
+        option="--lr",
+        common=True,
     )
     betas: tuple[Fraction, Fraction] = setting((0.9, 0.98), "AdamW's betas")
     eps: Positive = setting(1e-8, "AdamW's epsilon")
@@ -124,7 +126,7 @@ class LoopConfig(StrictConfig):
 
     epochs: PositiveInt | None = setting(
         None,
-        "passes over the rows; default: 3, up to 20 below 200,000 rows; with max_steps, as many as needed",
+        "passes over the rows; default: 3, up to 20 below 200,000 rows, of finetune 5, with --labels 3",
         option="--epochs",
         common=True,
     )
@@ -132,7 +134,10 @@ class LoopConfig(StrictConfig):
         None, "end after N steps, which the learning rate's schedule spans", option="--max-steps"
     )
     batch_size: PositiveInt | None = setting(
-        None, "rows per step; default: the loss's, 128 for most", option="--batch-size", common=True
+        None,
+        "rows per step; default: the loss's (128 for most), of finetune 128, with --labels 32",
+        option="--batch-size",
+        common=True,
     )
     mixed_precision: Literal["auto", "no", "bf16", "fp16"] = setting(
         "auto", "precision; auto is bf16 where native", option="--mixed-precision"
@@ -190,11 +195,11 @@ class TrainingConfig(LoopConfig):
 
 
 class SelectionConfig(StrictConfig):
-    """Evaluations in training, and early stopping."""
+    """Data that the best checkpoint is chosen on, evaluations in training, and early stopping."""
 
     every: PositiveInt | None = setting(
         None,
-        "steps between evaluations; default: 20 a run, at least 50 steps apart, but 4 in a short run",
+        "steps between evaluations; default: 20 a run (of finetune 10), but none too close to the last",
         option="--eval-every",
     )
     patience: PositiveInt | None = setting(
@@ -203,11 +208,6 @@ class SelectionConfig(StrictConfig):
     patience_epochs: Positive | None = setting(
         None, "stop N epochs after the best", option="--patience-epochs"
     )
-
-
-class EvaluationConfig(SelectionConfig):
-    """Data that the best checkpoint is chosen on."""
-
     data: str | None = setting(
         None,
         "development pairs (TSV), of a classifier labelled rows, to choose the best checkpoint on; default: "
@@ -216,16 +216,19 @@ class EvaluationConfig(SelectionConfig):
         common=True,
         metavar="FILE",
     )
-    held_out: Count | None = setting(
-        None, "rows kept out of training; default: 2 %, at most 1000", option="--held-out"
+    rows: list[str] | None = setting(
+        None,
+        "of a classifier: development rows such as split=dev, of --dev or else of finetune's file",
+        option="--dev-rows",
+        metavar="COLUMN=VALUE",
     )
 
 
-class RunEvaluationConfig(EvaluationConfig):
+class EvaluationConfig(SelectionConfig):
     """Data that the best checkpoint is chosen on; for classifiers also its columns."""
 
-    rows: list[str] | None = setting(
-        None, "of a classifier's --dev: rows such as split=dev", option="--dev-rows", metavar="COLUMN=VALUE"
+    held_out: Count | None = setting(
+        None, "rows kept out of training; default: 2 %, at most 1000", option="--held-out"
     )
     text: str | None = setting(
         None, "of a classifier's --dev: column of the text; default: the corpus's", option="--dev-text"
@@ -237,6 +240,40 @@ class RunEvaluationConfig(EvaluationConfig):
     def of_labelled(self) -> list[str]:
         """Keys given that only a development file of labelled rows takes."""
         return [f"evaluation.{key}" for key in ("rows", "text", "text2", "label") if getattr(self, key)]
+
+
+def _read_size(size: object) -> object:
+    if not isinstance(size, str):
+        return size
+    try:
+        return parse_size(size)
+    except ValueError as error:
+        raise ValueError(f"{error}, as in --cache-limit 20GB") from None
+
+
+class StreamConfig(StrictConfig):
+    """Transfer of vectors from a remote; not for a cache of this machine."""
+
+    mirror: str | None = setting(
+        None,
+        "folder of what comes from a remote; default: one in the user's cache folder",
+        affects="place",
+        option="--mirror",
+        metavar="DIR",
+    )
+    limit: Annotated[PositiveInt | None, BeforeValidator(_read_size)] = setting(
+        None,
+        "bytes of a remote's shards to keep at a time, as in 20GB: rows come in windows; default: all",
+        option="--cache-limit",
+        metavar="SIZE",
+    )
+    require_signature: str | None = setting(
+        None,
+        "file of ed25519 keys: use only pushes signed by one of them",
+        affects="place",
+        option="--require-signature",
+        metavar="KEYFILE",
+    )
 
 
 class TrackingConfig(StrictConfig):
@@ -279,7 +316,7 @@ class RunConfig(StrictConfig):
         common=True,
         metavar="NAME",
     )
-    teacher: str | list[str] | None = setting(
+    teacher: str | Annotated[list[str], Field(min_length=1)] | None = setting(
         None,
         "teacher in the cache, or several; online:NAME also runs it, for losses that read its layers; "
         "default: the only one",
@@ -315,30 +352,8 @@ class RunConfig(StrictConfig):
     optimizer: OptimizerConfig = OptimizerConfig()
     training: TrainingConfig = TrainingConfig()
     stream: StreamConfig = StreamConfig()
-    evaluation: RunEvaluationConfig = RunEvaluationConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
     tracking: TrackingConfig = TrackingConfig()
-
-    @field_validator("teacher")
-    @classmethod
-    def _check_teachers(cls, teacher: str | list[str] | None) -> str | list[str] | None:
-        if isinstance(teacher, list):
-            if not teacher:
-                raise ValueError("an empty list of teachers; name one or several, or leave the key out")
-            if repeated := [name for name in dict.fromkeys(teacher) if teacher.count(name) > 1]:
-                raise ValueError(f"{', '.join(repeated)} more than once; name each teacher once")
-        return teacher
-
-    @field_validator("teacher_weights")
-    @classmethod
-    def _check_weights(cls, weights: list[float] | None, others: ValidationInfo) -> list[float] | None:
-        teachers = others.data.get("teacher")
-        count = len(teachers) if isinstance(teachers, list) else 1
-        # A fault of the teachers themselves is reported there.
-        if weights is not None and "teacher" in others.data and (count < 2 or len(weights) != count):
-            raise ValueError(
-                f"{len(weights)} for {count} teacher{'s'[: count - 1]}; give one for each of several, or none"
-            )
-        return weights
 
     @property
     def online(self) -> bool:

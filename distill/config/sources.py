@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from distill.config.base import Settings, keys
 from distill.config.recipes import Recipe
-from distill.config.tree import flat, merged, put, read_value, read_yaml
+from distill.config.tree import merged, put, read_value, read_yaml
 from distill.errors import ConfigError
 from distill.students.spec import is_from_teacher
 
@@ -22,48 +21,23 @@ LOSS_SETTINGS = "loss.settings"
 """Key that stands for all settings of a loss: ``loss.alpha``, ``loss.tau`` ..."""
 
 
-@dataclass(frozen=True)
-class Sources:
-    """Settings laid over each other, not checked yet.
+def gather(
+    file: Path | None = None,
+    assignments: Sequence[str] = (),
+    options: Mapping[str, object] | None = None,
+    recipe: Recipe | None = None,
+) -> Settings:
+    """Return settings from all sources, not checked yet; for the arguments see :func:`load_config`.
 
-    Attributes:
-        values: the settings.
-        origins: dotted key -> recipe or file it came from; without those that were typed.
+    Raises:
+        ConfigError: if the file or an assignment cannot be read.
     """
-
-    values: Settings
-    origins: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def gather(
-        cls,
-        file: Path | None = None,
-        assignments: Sequence[str] = (),
-        options: Mapping[str, object] | None = None,
-        recipe: Recipe | None = None,
-    ) -> Sources:
-        """Lay sources over each other; for the arguments see :func:`load_config`.
-
-        Raises:
-            ConfigError: if the file or an assignment cannot be read.
-        """
-        values = {} if file is None else read_yaml(file)
-        origins = {} if recipe is None else {key: f"recipe {recipe.name}" for key, _ in flat(recipe.config)}
-        origins |= {key: str(file) for key, _ in flat(values)}
-        typed = dict(map(_parse_assignment, assignments))
-        typed |= {key: value for key, value in (options or {}).items() if value is not None}
-        for key, value in typed.items():
-            put(values, key, value)
-            origins.pop(key, None)
-        return cls(values if recipe is None else over_recipe(recipe.config, values), origins)
-
-    def make(self, model: type[C]) -> C:
-        """Return the settings as a configuration.
-
-        Raises:
-            ConfigError: naming every problem with its key.
-        """
-        return make_config(model, self.values)
+    values = {} if file is None else read_yaml(file)
+    typed = dict(map(_parse_assignment, assignments))
+    typed |= {key: value for key, value in (options or {}).items() if value is not None}
+    for key, value in typed.items():
+        put(values, key, value)
+    return values if recipe is None else over_recipe(recipe.config, values)
 
 
 def load_config(
@@ -85,7 +59,7 @@ def load_config(
     Raises:
         ConfigError: naming every problem with its key.
     """
-    return Sources.gather(file, assignments, options, recipe).make(model)
+    return make_config(model, gather(file, assignments, options, recipe))
 
 
 def make_config(model: type[C], values: Mapping[str, Any]) -> C:
@@ -94,17 +68,19 @@ def make_config(model: type[C], values: Mapping[str, Any]) -> C:
     Raises:
         ConfigError: naming every problem with its key.
     """
-    if problems := find_problems(model, values):
-        raise ConfigError.joined(problems)
-    return model.model_validate(values)
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        problems = [_problem(one, model) for one in error.errors(include_url=False)]
+        raise ConfigError.joined(problems) from None
 
 
 def find_problems(model: type[BaseModel], values: Mapping[str, Any]) -> list[ConfigError]:
     """Return what is wrong with ``values`` as a configuration, an error for each problem."""
     try:
-        model.model_validate(values)
-    except ValidationError as error:
-        return [_problem(one, model) for one in error.errors(include_url=False)]
+        make_config(model, values)
+    except ConfigError as error:
+        return list(error.problems or (error,))
     return []
 
 
@@ -132,38 +108,22 @@ def over_recipe(recipe: Mapping[str, Any], values: Mapping[str, Any]) -> Setting
     return merged(base, values)
 
 
-def describe_keys(model: type[BaseModel]) -> list[tuple[str, str]]:
-    """Return (dotted key, help) of every setting."""
-    return [(key.path, key.text) for key in keys(model)]
-
-
-def short_names(model: type[BaseModel]) -> dict[str, str]:
-    """Return names without their group, as options and keyword arguments have them -> dotted keys.
-
-    An option's name comes first; a field's own name stands for the first field of that name.
-    """
-    found: dict[str, str] = {}
-    known = keys(model)
-    words = [(key.word, key.path) for key in known if key.word is not None]
-    for name, path in [*words, *((_last(key.path), key.path) for key in known)]:
-        if path != LOSS_SETTINGS:
-            found.setdefault(name, path)
-    return found
-
-
 def full_key(model: type[BaseModel], name: str) -> str:
-    """Return the dotted key of a short or dotted name.
+    """Return the dotted key of a dotted name, of an option's (``lr``), or of a field's without its group.
 
     Raises:
         ConfigError: if there is no such key; the message names the nearest.
     """
-    known = [path for path, _ in describe_keys(model)]
-    if name in known or (name.startswith("loss.") and LOSS_SETTINGS in known):
+    known = [key for key in keys(model) if key.path != LOSS_SETTINGS]
+    # An option's name comes first; a field's own name stands for the first field of that name.
+    names = {_last(key.path): key.path for key in reversed(known)}
+    names |= {key.word: key.path for key in known if key.word}
+    names |= {key.path: key.path for key in known}
+    if name in names:
+        return names[name]
+    if name.startswith("loss.") and "loss.name" in names:
         return name
-    short = short_names(model)
-    if name in short:
-        return short[name]
-    raise ConfigError(f"unknown key{suggest_key(name, [*short, *known])}", name)
+    raise ConfigError(f"unknown key{suggest_key(name, names)}", name)
 
 
 def keyword_options(model: type[BaseModel], settings: Mapping[str, object]) -> dict[str, object]:
@@ -201,10 +161,10 @@ def _parse_assignment(text: str) -> tuple[str, object]:
 
 def _problem(problem: Any, model: type[BaseModel]) -> ConfigError:
     path = ".".join(str(part) for part in problem["loc"])
+    options = {key.path: key.option for key in keys(model)}
     if problem["type"] == "extra_forbidden":
-        return ConfigError(f"unknown key{suggest_key(path, [key for key, _ in describe_keys(model)])}", path)
+        return ConfigError(f"unknown key{suggest_key(path, options)}", path)
     if problem["type"] == "missing":
-        options = {key.path: key.option for key in keys(model)}
         return ConfigError(f"missing; give {options.get(path) or path}", path)
     raised = problem.get("ctx", {}).get("error")
     if isinstance(raised, ConfigError):

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distill.data.sampler import HELD_OUT_STREAM, MOST_ROWS
-from distill.data.streaming import make_order, refuse_small_window
 from distill.data.targets import Targets, open_targets
-from distill.data.windows import Order, draw
-from distill.errors import DataError
+from distill.data.windows import WindowOrder, draw
+from distill.errors import ConfigError, DataError
 from distill.reaugkd.soft_labels import SoftLabels
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.codecs import Vectors
@@ -21,6 +20,8 @@ from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.part import ORIGINAL
 from embedcache.keys import KeyArray, first_occurrences
+from embedcache.share.mirror import StreamedStore
+from embedcache.sizes import readable
 from embedcache.store import ShardStore
 
 _QUEUE_STREAM = 2**31 - 3
@@ -37,11 +38,10 @@ class DistillDataset:
         targets: the targets of ``rows``.
         rows: uint32, shape (n,); the training rows: distinct texts without held-out ones.
         held_out: uint32; rows kept out of training.
-        duplicates: number of rows whose text occurs earlier.
         selected: number of rows that satisfy ``where``; None without it.
         queue_rows: uint32; rows whose vectors a queue starts with, in the order they enter it.
         soft: soft labels of a classifier; None for losses without labels.
-        order: the training order of ``rows``.
+        order: windows that ``rows`` come in; None: all are shuffled together in every epoch.
     """
 
     corpus: Corpus
@@ -49,11 +49,10 @@ class DistillDataset:
     targets: Targets
     rows: NDArray[np.uint32]
     held_out: NDArray[np.uint32]
-    duplicates: int
     selected: int | None
     queue_rows: NDArray[np.uint32]
     soft: SoftLabels | None = None
-    order: Order = field(default_factory=Order)
+    order: WindowOrder | None = None
 
     def __len__(self) -> int:
         """Return the number of training rows."""
@@ -86,7 +85,6 @@ def open_dataset(
     limit: int | None = None,
     queue: int | Callable[[int], int] = 0,
     queue_apart: bool = False,
-    least_selected: int = 1,
     seed: int = 0,
     open_store: Callable[[Contract], ShardStore] | None = None,
     cache_limit: int | None = None,
@@ -105,7 +103,6 @@ def open_dataset(
         limit: use the first N distinct rows only.
         queue: number of training rows that a queue starts with, or a function of all distinct rows.
         queue_apart: do not train on those rows.
-        least_selected: least number of distinct rows that ``where`` has to leave to train on.
         seed: of held-out rows, those of the queue and the sample that a projection is fitted on; all are from
             the first window of the first epoch.
         open_store: opens the store of a contract; default: that of the cache.
@@ -126,7 +123,7 @@ def open_dataset(
     targets = open_targets(cache, names, weights, target_dim, open_store)
     mask, selected = (None, None) if where is None else _select(cache, chosen, targets.contracts[0].id, where)
     encoded = chosen if view == ORIGINAL else chosen.view(view)
-    rows, duplicates = _distinct_rows(encoded, mask, limit)
+    rows = _distinct_rows(encoded, mask, limit)
     del mask
     distinct = len(rows)
     count = held_out if isinstance(held_out, int) else held_out(distinct)
@@ -136,16 +133,14 @@ def open_dataset(
             f"{'' if where is None else ' among the rows selected'}; {count} held out leave too few "
             "to train on: use a larger corpus or a smaller evaluation.held_out"
         )
-    if where is not None and distinct - count < least_selected:
-        raise DataError(
-            f"{selected} of the {len(chosen)} rows of corpus {chosen.name!r} satisfy "
-            f"{where!r}, {distinct - count} of them to train on ({count} held out, repeated texts left out); "
-            f"expected one batch of {least_selected} at least: select more rows, or lower --batch-size",
-            "training.where",
-        )
     queued = queue if isinstance(queue, int) else queue(distinct)
-    order = make_order(cache_limit, targets, encoded, rows, seed)
-    refuse_small_window(order, count + queued, f"{count:,} held out, {queued:,} that a queue starts with")
+    order = None if cache_limit is None else make_order(cache_limit, targets, encoded, rows, seed)
+    if order is not None and count + queued > (there := len(order.windows(0).window(0))):
+        raise DataError(
+            f"the first window has {there:,} rows, and {count + queued:,} are needed before training begins "
+            f"({count:,} held out, {queued:,} that a queue starts with): give a larger --cache-limit, or a "
+            "smaller --held-out or --queue"
+        )
     held_rows, rest, rest_order = _split(rows, order, count, seed, HELD_OUT_STREAM)
     held_rows = np.sort(held_rows)
     queue_rows, others, others_order = _split(rest, rest_order, queued, seed, _QUEUE_STREAM)
@@ -155,9 +150,52 @@ def open_dataset(
     targets = targets.join(encoded, rows, also)
     if target_dim is not None:
         targets = targets.project(target_dim, seed, len(rows), order)
-    return DistillDataset(
-        chosen, encoded, targets, rows, held_rows, duplicates, selected, queue_rows, order=order
-    )
+    return DistillDataset(chosen, encoded, targets, rows, held_rows, selected, queue_rows, order=order)
+
+
+def make_order(
+    limit: int, targets: Targets, corpus: Corpus, rows: NDArray[np.uint32], seed: int
+) -> WindowOrder | None:
+    """Return the order of the distinct rows of a corpus, held-out ones included; None without windows.
+
+    Args:
+        limit: most bytes of fetched shards that are kept at a time.
+        targets: the targets, not joined with rows yet.
+        corpus: the corpus, or the view of it that is encoded.
+        rows: the rows, ascending.
+        seed: of the order of shards.
+
+    Raises:
+        ConfigError: if two of the largest shards are more than the limit.
+        DataError: if vectors are missing.
+    """
+    positions = targets.join(corpus, rows, rows[:0]).positions
+    numbers, sizes, names = list[NDArray[np.int64]](), list[int](), list[str]()
+    for store, places in zip(targets.stores, positions, strict=True):
+        if isinstance(store, StreamedStore):
+            numbers.append(store.shards_at(places.astype(np.int64)) + len(sizes))
+            sizes += store.shard_sizes
+            names += store.shard_names
+    # Rows whose vectors are in the same shards are a group.
+    together = np.zeros_like(numbers[0])
+    for of_teacher in numbers:
+        # Renumbered each time, so that the product stays small.
+        together = np.unique(together * len(sizes) + of_teacher, return_inverse=True)[1]
+    first = np.unique(together, return_index=True)[1].tolist()
+    groups = [tuple(int(of_teacher[row]) for of_teacher in numbers) for row in first]
+    everything = sum(sizes[shard] for shard in {shard for group in groups for shard in group})
+    if everything <= limit:
+        return None
+    # The next window is fetched while one is trained on.
+    room = limit // 2
+    largest = max(sum(sizes[shard] for shard in group) for group in groups)
+    if largest > room:
+        raise ConfigError(
+            f"{readable(limit)} has to hold two windows, and one row needs {readable(largest)} of shards: "
+            f"give --cache-limit {readable(min(2 * largest, everything), up=True)} or more",
+            "stream.limit",
+        )
+    return WindowOrder(together.astype(np.uint32), groups, sizes, names, room, seed)
 
 
 def seen_rows(
@@ -174,17 +212,19 @@ def seen_rows(
         DataError, InputError: as :func:`open_dataset`.
     """
     mask = None if where is None else _select(cache, corpus, teacher, where)[0]
-    return _distinct_rows(view, mask, limit)[0]
+    return _distinct_rows(view, mask, limit)
 
 
 def _split(
-    rows: NDArray[np.uint32], order: Order, count: int, seed: int, stream: int
-) -> tuple[NDArray[np.uint32], NDArray[np.uint32], Order]:
+    rows: NDArray[np.uint32], order: WindowOrder | None, count: int, seed: int, stream: int
+) -> tuple[NDArray[np.uint32], NDArray[np.uint32], WindowOrder | None]:
     """Return ``count`` rows in the order they are drawn, and the other rows with their order."""
+    if not count:
+        return rows[:0], rows, order
     places = draw(order, len(rows), seed, stream, count)
     kept = np.ones(len(rows), dtype=np.bool_)
     kept[places] = False
-    return (rows[places], rows[kept], order.restricted(kept)) if count else (rows[:0], rows, order)
+    return rows[places], rows[kept], None if order is None else order.restricted(kept)
 
 
 def _select(cache: Cache, corpus: Corpus, teacher: str, where: str) -> tuple[NDArray[np.bool_], int]:
@@ -217,10 +257,8 @@ class _PickedKeys(Sequence[KeyArray]):
         return self._parts[number][self._mask[self._starts[number] : self._starts[number + 1]]]
 
 
-def _distinct_rows(
-    corpus: Corpus, mask: NDArray[np.bool_] | None, limit: int | None
-) -> tuple[NDArray[np.uint32], int]:
-    """Return the first row of each text, at most ``limit`` of them, and how many rows repeat a text."""
+def _distinct_rows(corpus: Corpus, mask: NDArray[np.bool_] | None, limit: int | None) -> NDArray[np.uint32]:
+    """Return the first row of each text, at most ``limit`` of them."""
     parts: Sequence[KeyArray] = list(corpus.iter_keys())
     starts = [0, *accumulate(len(part) for part in parts)]
     fresh = first_occurrences(parts if mask is None else _PickedKeys(parts, mask))
@@ -233,4 +271,4 @@ def _distinct_rows(
         found = inside[fresh[seen : seen + len(inside)]][: len(rows) - done]
         rows[done : done + len(found)] = found
         seen, done = seen + len(inside), done + len(found)
-    return rows, len(fresh) - distinct
+    return rows

@@ -7,6 +7,7 @@ again where keeping them would cost eight bytes a row.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise
 from typing import Protocol, overload
 
 import numpy as np
@@ -54,11 +55,18 @@ class EpochBatches(Sequence[NDArray[np.uint32]]):
         breaks: Collection[int] = (),
     ) -> None:
         self._order, self._batch_size, self._sequence = order, batch_size, sequence
-        self.breaks = frozenset(breaks)
+        self._breaks = breaks
 
     def __len__(self) -> int:
         """Return the number of batches."""
         return len(self._sequence)
+
+    def windows(self, start: int = 0) -> Iterator[list[NDArray[np.uint32]]]:
+        """Yield the batches from ``start`` on, window by window."""
+        inside = sorted({number for number in self._breaks if start < number < len(self)})
+        for first, end in pairwise([start, *inside, len(self)]):
+            if first < end:
+                yield self[first:end]
 
     @overload
     def __getitem__(self, number: int) -> NDArray[np.uint32]: ...

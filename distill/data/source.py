@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from distill.data.collate import Batch, pad_texts
 from distill.data.dataset import DistillDataset
-from distill.data.sampler import EpochBatches, Lengths
-from distill.data.streaming import Ahead
+from distill.data.sampler import EpochBatches, Lengths, epoch_batches
 from distill.data.tokens import RowLengths, TokenArrays
+from distill.data.windows import windowed_batches
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,12 @@ class Source(Protocol):
         """
         ...
 
-    def interrupt(self) -> None:
-        """Let a :meth:`prepare` that waits for something come to its end: its batches are not wanted."""
+    def fetch(self, batches: Sequence[NDArray[np.integer]], epoch: int) -> None:
+        """Have all that :meth:`prepare` needs for the batches of a window; called by the training thread.
+
+        Raises:
+            RemoteError: if a remote does not give it, or gives another teacher's vectors.
+        """
         ...
 
     def prepare(self, batches: Sequence[NDArray[np.integer]], epoch: int, share: Share) -> list[Batch]:
@@ -80,13 +84,13 @@ class DistillSource:
         views: the token ids of each view, the first of them the view that the teacher encoded.
         texts: V, the views of a row that are encoded in one step. Of more than V views, the last place goes
             round: a row has another view in it every epoch.
-        ahead: has the vectors fetched that are needed next; None where they are all here.
+        ahead: fetches the vectors of rows, indices of training rows, of an epoch; None where all are here.
     """
 
     dataset: DistillDataset
     views: tuple[TokenArrays, ...]
     texts: int = 1
-    ahead: Ahead | None = None
+    ahead: Callable[[NDArray[np.integer], int], None] | None = None
 
     @property
     def lengths(self) -> RowLengths:
@@ -95,11 +99,15 @@ class DistillSource:
 
     def batches(self, batch_size: int, *, seed: int, epoch: int) -> EpochBatches:
         """Return the batches of an epoch in the dataset's order; see :class:`Source`."""
-        return self.dataset.order.batches(self.lengths, batch_size, seed=seed, epoch=epoch)
+        order = self.dataset.order
+        if order is None:
+            return epoch_batches(self.lengths, batch_size, seed=seed, epoch=epoch)
+        return windowed_batches(order.windows(epoch), self.lengths, batch_size, seed=seed, epoch=epoch)
 
-    def interrupt(self) -> None:
-        """Wait for no more vectors."""
-        self.dataset.targets.interrupt()
+    def fetch(self, batches: Sequence[NDArray[np.integer]], epoch: int) -> None:
+        """Fetch and check the vectors of a window; see :class:`Source`."""
+        if self.ahead is not None:
+            self.ahead(np.concatenate(batches), epoch)
 
     def prepare(self, batches: Sequence[NDArray[np.integer]], epoch: int, share: Share) -> list[Batch]:
         """Return this process's part of each of several steps; see :class:`Source`.
@@ -107,8 +115,6 @@ class DistillSource:
         Vectors are gathered for all of them at once, which spreads the cost of finding each row's shard.
         """
         together = np.concatenate(batches)
-        if self.ahead is not None:
-            self.ahead.reach(together, epoch)
         targets = torch.from_numpy(self.dataset.targets.gather(together))
         parts = torch.split(targets, [len(batch) for batch in batches])
         made = []

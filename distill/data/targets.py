@@ -9,14 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distill.data.combination import Combination
-from distill.data.windows import Order, draw
+from distill.data.windows import WindowOrder, draw
 from distill.errors import ConfigError, DataError
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.codecs import Vectors
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus, View
 from embedcache.keys import KeyArray
-from embedcache.share.mirror import StreamedStore
 from embedcache.store import ShardStore
 
 SAMPLE_ROWS = 100_000
@@ -79,12 +78,6 @@ class Targets:
         """
         return self._at([store.locate(keys) for store in self.stores])
 
-    def interrupt(self) -> None:
-        """End all fetching of vectors."""
-        for store in self.stores:
-            if isinstance(store, StreamedStore):
-                store.interrupt()
-
     def _places(self, indices: NDArray[np.integer]) -> list[NDArray[np.int64]]:
         return [positions[indices].astype(np.int64) for positions in self.positions]
 
@@ -112,7 +105,7 @@ class Targets:
             found.append(positions)
         return replace(self, positions=tuple(found))
 
-    def project(self, dimension: int, seed: int, rows: int, order: Order | None = None) -> Targets:
+    def project(self, dimension: int, seed: int, rows: int, order: WindowOrder | None = None) -> Targets:
         """Return the targets projected to ``dimension``, fitted on a sample of the rows drawn by ``seed``.
 
         Args:
@@ -125,7 +118,7 @@ class Targets:
             ConfigError: if the sample spans fewer directions than that.
         """
         assert self.combination is not None  # noqa: S101 - opened for a projection
-        chosen = np.sort(draw(order or Order(), rows, seed, _SAMPLE_STREAM, SAMPLE_ROWS))
+        chosen = np.sort(draw(order, rows, seed, _SAMPLE_STREAM, SAMPLE_ROWS))
 
         def sample() -> Iterator[Vectors]:
             for start in range(0, len(chosen), _ROWS_AT_ONCE):

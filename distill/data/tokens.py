@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from embedcache.cache import Cache
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import StorageError
-from embedcache.folders import folder_that_appears
-from embedcache.fsio import read_sealed_json, sha256_file, write_sealed_json
+from embedcache.folders import folder_that_appears, locked_folder
+from embedcache.fsio import make_directory, read_sealed_json, sha256_file, write_sealed_json
 from embedcache.teacher.tokenize import FastTokenizer
 
 TOKENS_VERSION = 2
@@ -103,27 +103,25 @@ def tokenise_corpus(
         StorageError: if they cannot be written.
     """
     identity = f"{TOKENS_VERSION}:{corpus.info.digest}:{tokenizer.fingerprint}"
-    name = hashlib.sha256(identity.encode()).hexdigest()[:32]
-    folder = cache.derived_folder / "tokens" / name
+    tokens = cache.derived_folder / "tokens"
+    folder = tokens / hashlib.sha256(identity.encode()).hexdigest()[:32]
     found = _open(folder, len(corpus), tokenizer.pad_id)
     if found is not None:
         return found
     if not os.access(cache.folder, os.W_OK):
-        temporary = tempfile.mkdtemp(prefix="distill-tokens-")
-        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-        folder = Path(temporary) / name
-    try:
-        with folder_that_appears(folder, overwrite=True) as staging:
-            _write(staging, corpus, tokenizer, on_progress)
-    except StorageError:
-        # Another process may have written the same arrays first.
-        if (written := _open(folder, len(corpus), tokenizer.pad_id)) is None:
-            raise
-        return written
-    written = _open(folder, len(corpus), tokenizer.pad_id)
-    if written is None:
+        tokens = Path(tempfile.mkdtemp(prefix="distill-tokens-"))
+        atexit.register(shutil.rmtree, tokens, ignore_errors=True)
+        folder = tokens / folder.name
+    # Another process that writes the same arrays is waited for, and its files are read.
+    with locked_folder(make_directory(tokens)):
+        found = _open(folder, len(corpus), tokenizer.pad_id)
+        if found is None:
+            with folder_that_appears(folder, overwrite=True) as staging:
+                _write(staging, corpus, tokenizer, on_progress)
+            found = _open(folder, len(corpus), tokenizer.pad_id)
+    if found is None:
         raise StorageError(f"{folder} was changed while it was written; run again")
-    return written
+    return found
 
 
 def _write(

@@ -274,7 +274,7 @@ class TripleSource:
         """Return the batches of an epoch; see :class:`distill.data.source.Source`."""
         return epoch_batches(self.lengths, batch_size, seed=seed, epoch=epoch)
 
-    def interrupt(self) -> None:
+    def fetch(self, batches: Sequence[NDArray[np.integer]], epoch: int) -> None:
         """Do nothing: the rows are in memory."""
 
     def prepare(self, batches: Sequence[NDArray[np.integer]], epoch: int, share: Share) -> list[Batch]:

@@ -8,7 +8,7 @@ same in every process.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -16,18 +16,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from distill.data.sampler import (
-    BUCKET_BATCHES,
-    EpochBatches,
-    Lengths,
-    epoch_batches,
-    permutation,
-)
+from distill.data.sampler import BUCKET_BATCHES, EpochBatches, Lengths, permutation
 
 # Third numbers of streams of random words; the sampler's have a 1 or none.
 _ROWS_STREAM, _BATCHES_STREAM, _GROUPS_STREAM = 2, 3, 4
-
-_ROWS_AT_ONCE = 1 << 18
 
 Rows = NDArray[np.uint32]
 
@@ -51,38 +43,6 @@ class Windows:
     def window(self, number: int) -> Rows:
         """Return the rows of a window."""
         return self.rows[self.edges[number] : self.edges[number + 1]]
-
-
-class Order:
-    """Order of training rows; of this class: all rows shuffled together in every epoch."""
-
-    digest: str | None = None
-    """Digest of what the windows are cut by, beyond the settings; None without windows."""
-
-    def windows(self, epoch: int) -> Windows | None:
-        """Return the windows of an epoch; None where all rows are shuffled together."""
-        return None
-
-    def window_of(self, rows: NDArray[np.integer], epoch: int) -> NDArray[np.integer]:
-        """Return the window of each of ``rows`` in an epoch, in the order asked."""
-        return np.zeros(len(rows), dtype=np.int64)
-
-    def restricted(self, kept: NDArray[np.integer] | NDArray[np.bool_]) -> Order:
-        """Return the order of some rows, numbers or a mask; each stays in its window."""
-        return self
-
-    def batches(self, lengths: Lengths, batch_size: int, *, seed: int, epoch: int) -> EpochBatches:
-        """Return the batches of an epoch; every row is in exactly one.
-
-        Args:
-            lengths: tokens of each row.
-            batch_size: rows a batch.
-            seed, epoch: the order inside a window depends on them only.
-        """
-        windows = self.windows(epoch)
-        if windows is None:
-            return epoch_batches(lengths, batch_size, seed=seed, epoch=epoch)
-        return windowed_batches(windows, lengths, batch_size, seed=seed, epoch=epoch)
 
 
 def windowed_batches(
@@ -125,7 +85,7 @@ def windowed_batches(
     return EpochBatches(order, batch_size, sequence, (windows.edges[1:-1] // batch_size).tolist())
 
 
-class GroupOrder(Order):
+class WindowOrder:
     """Windows of groups, the rows whose vectors are in the same shards, in a random order every epoch.
 
     A window holds as many groups as fit; its composition changes with the epoch.
@@ -155,28 +115,25 @@ class GroupOrder(Order):
 
     def windows(self, epoch: int) -> Windows:
         """Return the windows of an epoch."""
-        return _cut(len(self._group_of), lambda rows: self.window_of(rows, epoch))
+        window_of = self._window_of_group(epoch)[self._group_of]
+        edges = np.cumsum([0, *np.bincount(window_of)], dtype=np.int64)
+        return Windows(np.argsort(window_of, kind="stable").astype(np.uint32), edges)
 
     def window_of(self, rows: NDArray[np.integer], epoch: int) -> NDArray[np.integer]:
         """Return the window of each of ``rows`` in an epoch, in the order asked."""
         found: NDArray[np.uint32] = self._window_of_group(epoch)[self._group_of[rows]]
         return found
 
-    def room_for(self, rows: int) -> tuple[int, int]:
-        """Return the room that a first window of ``rows`` rows needs, and the bytes of all shards."""
-        counts = np.bincount(self._group_of, minlength=len(self._shards))
-        held, room, left = set[int](), 0, rows
-        for group in self._in_turn(0):
-            if left <= 0:
-                break
-            room += sum(self._sizes[shard] for shard in set(self._shards[group]) - held)
-            held.update(self._shards[group])
-            left -= int(counts[group])
-        everything = {shard for group in self._shards for shard in group}
-        return room, sum(self._sizes[shard] for shard in everything)
+    def shards(self, epoch: int) -> list[list[int]]:
+        """Return the numbers of the shards of each window of an epoch, ascending."""
+        window_of = self._window_of_group(epoch)
+        found = [set[int]() for _ in range(int(window_of.max()) + 1)]
+        for window, shards in zip(window_of.tolist(), self._shards, strict=True):
+            found[window].update(shards)
+        return [sorted(shards) for shards in found]
 
     @property
-    def digest(self) -> str:  # type: ignore[override]  # constant for the plain order
+    def digest(self) -> str:
         """The sha256 of room, shards of the rows and their order."""
         # Unused shards that come between change the numbers, but not the order.
         needed = sorted({shard for group in self._shards for shard in group})
@@ -187,9 +144,9 @@ class GroupOrder(Order):
         digest.update(np.ascontiguousarray(self._group_of, dtype=np.uint32).data)
         return digest.hexdigest()
 
-    def restricted(self, rows: NDArray[np.integer] | NDArray[np.bool_]) -> GroupOrder:
+    def restricted(self, rows: NDArray[np.integer] | NDArray[np.bool_]) -> WindowOrder:
         """Return the order of some of the rows."""
-        return GroupOrder(
+        return WindowOrder(
             self._group_of[rows], self._shards, self._sizes, self._names, self._room, self._seed
         )
 
@@ -215,45 +172,16 @@ class GroupOrder(Order):
         return found
 
 
-def draw(order: Order, rows: int, seed: int, stream: int, count: int) -> NDArray[np.int64]:
-    """Draw ``count`` of ``rows`` indices at random from the first window, int64.
+def draw(order: WindowOrder | None, rows: int, seed: int, stream: int, count: int) -> NDArray[np.int64]:
+    """Draw ``count`` of ``rows`` indices at random, int64; with windows, of the first one.
 
     Args:
-        order: the order.
+        order: the order; None: all rows are shuffled together.
         rows: how many rows there are.
         seed, stream: the draw depends on them only.
         count: how many to draw, at most the size of the window.
     """
-    windows = order.windows(0)
-    if windows is None:
+    if order is None:
         return permutation(rows, seed, stream, first=count).astype(np.int64)
-    among = np.sort(windows.window(0))
+    among = order.windows(0).window(0)
     return among[permutation(len(among), seed, stream, first=count)].astype(np.int64)
-
-
-def _blocks(rows: int) -> Iterator[NDArray[np.int64]]:
-    for start in range(0, rows, _ROWS_AT_ONCE):
-        yield np.arange(start, min(start + _ROWS_AT_ONCE, rows))
-
-
-def _cut(rows: int, window_of: Callable[[NDArray[np.int64]], NDArray[np.integer]]) -> Windows:
-    """Return the windows of ``rows`` rows; some may be empty.
-
-    Block by block: sorting the windows of all rows at once would take eight bytes a row.
-    """
-    counts = np.zeros(0, dtype=np.int64)
-    for block in _blocks(rows):
-        more = np.bincount(window_of(block), minlength=len(counts))
-        more[: len(counts)] += counts
-        counts = more
-    edges = np.cumsum([0, *counts], dtype=np.int64)
-    order = np.empty(rows, dtype=np.uint32)
-    free = edges[:-1].copy()
-    for block in _blocks(rows):
-        windows = window_of(block)
-        sorted_rows = np.argsort(windows, kind="stable")
-        found, begins, sizes = np.unique(windows[sorted_rows], return_index=True, return_counts=True)
-        inside = np.arange(len(block)) - np.repeat(begins, sizes)
-        order[np.repeat(free[found], sizes) + inside] = block[sorted_rows]
-        free[found] += sizes
-    return Windows(order, edges)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,54 @@ from distill.layout import CHECKPOINT
 from distill.students.save import saving, share
 from embedcache.fsio import commit, temporary_sibling
 
-_VERSION = 1
+_VERSION = 2
 _METADATA_KEY = "training"
 _CHECKSUMS_KEY = "crc32"
 _OPTIMIZER = "optimizer"
+
+
+@dataclass
+class TrainState:
+    """Numbers of a training after a step.
+
+    Attributes:
+        step: steps done.
+        epoch: the epoch it is in, from 0.
+        batch: batches of this epoch that were trained on.
+        rows: rows trained on.
+        losses: losses of the last steps, as far as anything is computed of them.
+        reported: step of the last report.
+        loss: mean loss at the last report; None before the first.
+        best_step: step of the best checkpoint.
+        best_score: its selection score; None before the first, and where there is nothing to select by.
+        since_best: evaluations since then.
+        seconds: wall-clock seconds, evaluations and checkpoints included.
+        evaluating: seconds of evaluations.
+        saving: seconds of checkpoints.
+        waited: seconds the step waited for data.
+        stopped: whether patience ran out.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    rows: int = 0
+    losses: list[float] = field(default_factory=list)
+    reported: int = 0
+    loss: float | None = None
+    best_step: int = 0
+    best_score: float | None = None
+    since_best: int = 0
+    seconds: float = 0.0
+    evaluating: float = 0.0
+    saving: float = 0.0
+    waited: float = 0.0
+    stopped: bool = False
+
+    @property
+    def rows_per_second(self) -> float:
+        """Rows a second, evaluations and checkpoints left out."""
+        return self.rows / max(self.seconds - self.evaluating - self.saving, 1e-9)
 
 
 @dataclass(frozen=True)

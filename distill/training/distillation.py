@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -10,30 +10,30 @@ from pathlib import Path
 
 import numpy as np
 from accelerate import Accelerator
-from numpy.typing import NDArray
 
 from distill.config.models import ONLINE, RunConfig
 from distill.data.dataset import DistillDataset, open_dataset
 from distill.data.source import DistillSource
-from distill.data.streaming import Ahead
 from distill.errors import ConfigError
 from distill.layout import TARGETS, default_folder
 from distill.losses.registry import get_loss
 from distill.reaugkd.soft_labels import open_soft_labels
-from distill.record import CorpusRecord, RunRecord, TargetsRecord, TeacherRecord, seeds_of, setting_of
+from distill.record import CorpusRecord, RunRecord, TargetsRecord, TeacherRecord, setting_of
 from distill.training.optimizer import warmup_steps
 from distill.training.preparation import make_objective, prepare_student, teacher_loader, tokenise_view
-from distill.training.remote import OpenedCache, admit_first_window, open_cache, refuse_unknown_rows
-from distill.training.student import StudentParts
-from distill.training.task import Task, Work, describe_dev
+from distill.training.remote import OpenedCache, open_cache, refuse_unknown_rows
+from distill.training.streams import Streams
+from distill.training.task import StudentParts, Task, Work, describe_dev
 from distill.training.tracking import OnProgress, TrainProgress
-from distill.training.views import choose_views
 from embedcache.cache import Cache
+from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.origin import read_note
 from embedcache.corpus.part import ORIGINAL
 from embedcache.corpus.readers import ReadOptions
+from embedcache.errors import InputError
 from embedcache.pairs import split_pair
 from embedcache.teacher.resolve import ALIASES
+from embedcache.views.recipe import parse_views
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,12 @@ class DistillTask(Task):
     cache: Cache
     dataset: DistillDataset
 
-    def default_out(self) -> str:
-        """Return the folder of a run that names none."""
+    def folder(self) -> Path:
+        """Return the folder of the run."""
         spec = self.config.student.spec
         student = Path(spec).name if "/" in spec else spec
-        return default_folder(f"{self.dataset.corpus.name}-{student}-{self.config.loss.name}")
-
-    def admit(self) -> Callable[[NDArray[np.integer]], None] | None:
-        """Compare a remote's vectors with the live teacher; see :func:`admit_first_window`."""
-        return admit_first_window(self.dataset, self.config)
+        named = default_folder(f"{self.dataset.corpus.name}-{student}-{self.config.loss.name}")
+        return Path(self.config.out or named).expanduser()
 
     def prepare(self, accelerator: Accelerator, on_progress: OnProgress | None) -> Work:
         """Build student, objective and source."""
@@ -71,16 +68,15 @@ class DistillTask(Task):
                 on_progress(TrainProgress("note", 0, 0, text=text))
 
         live_teacher = teacher_loader(cache, config, dataset)
-        first = accelerator.main_process_first
-        student = prepare_student(cache, config, dataset, note, on_progress, live_teacher, first)
-        # What the first process has written, the others read.
-        with first():
-            views = tuple(
-                tokenise_view(cache, dataset.corpus, name, student.tokenizer, on_progress)
-                for name in config.training.views or [ORIGINAL]
-            )
+        student = prepare_student(cache, config, dataset, note, on_progress, live_teacher)
+        views = tuple(
+            tokenise_view(cache, dataset.corpus, name, student.tokenizer, on_progress)
+            for name in config.training.views or [ORIGINAL]
+        )
         objective = make_objective(cache, config, dataset, student, live_teacher, accelerator.device)
-        source = DistillSource(dataset, views, get_loss(config.loss.name).views, _ahead(dataset, config))
+        streams = Streams(dataset, config)
+        ahead = streams.fetch if streams else None
+        source = DistillSource(dataset, views, get_loss(config.loss.name).views, ahead)
         return Work(student, objective, source, self._record(student, notes))
 
     def save(self, folder: Path) -> None:
@@ -97,7 +93,7 @@ class DistillTask(Task):
         corpus = dataset.corpus
         return RunRecord(
             identity="",
-            seeds=seeds_of(config.seed),
+            seeds=[config.seed],
             setting=run_setting(dataset, config),
             teachers=_teacher_records(self.cache, dataset, config.teacher_model),
             targets=_targets_record(dataset),
@@ -117,7 +113,7 @@ class DistillTask(Task):
             and get_loss(config.loss.name).targets != "soft labels alone",
             dev=describe_dev(config.evaluation.data, config.evaluation.rows),
             loss=config.loss.name,
-            order=dataset.order.digest,
+            order=None if dataset.order is None else dataset.order.digest,
         )
 
 
@@ -130,7 +126,7 @@ def run_setting(dataset: DistillDataset, config: RunConfig) -> str:
         "teachers": [contract.id for contract in dataset.targets.contracts],
         "dev": dev and dev.sha256,
         # Only rows that come in windows come in another order.
-        "limit": None if dataset.order.digest is None else config.stream.limit,
+        "limit": None if dataset.order is None else config.stream.limit,
     }
     return setting_of(config, facts)
 
@@ -197,8 +193,6 @@ def open_data(
         limit=config.training.limit,
         queue=queued,
         queue_apart=apart,
-        # Who sets a limit knows how few rows there will be.
-        least_selected=1 if config.training.limit else config.training.batch_size or facts.batch_size,
         seed=config.seed,
         open_store=opened.open_store,
         cache_limit=config.stream.limit,
@@ -208,7 +202,6 @@ def open_data(
     resolved = resolve(len(dataset) + len(dataset.held_out) + (len(dataset.queue_rows) if apart else 0))
     warmup_steps(resolved.optimizer.warmup, resolved.training.count_steps(len(dataset)))
     _refuse_other_teacher(resolved, dataset)
-    _ahead(dataset, resolved).begin()
     if facts.inside == "classes":
         dataset = _with_soft_labels(cache, resolved, dataset)
         resolved = _with_dev_columns(resolved, cache, dataset)
@@ -293,11 +286,6 @@ def _refuse_other_teacher(config: RunConfig, dataset: DistillDataset) -> None:
         )
 
 
-def _ahead(dataset: DistillDataset, config: RunConfig) -> Ahead:
-    targets = dataset.targets
-    return Ahead(targets.stores, targets.positions, dataset.order, config.training.epochs or 1)
-
-
 def _teacher_records(cache: Cache, dataset: DistillDataset, model: str | None) -> list[TeacherRecord]:
     targets = dataset.targets
     shares = targets.combination.shares if targets.combination else (1.0,)
@@ -330,3 +318,55 @@ def _absolute(spec: str) -> str:
     """Return the spec; of a folder its whole path, which means the same wherever it is read."""
     folder = Path(spec).expanduser()
     return str(folder.resolve()) if spec not in ALIASES and folder.is_dir() else spec
+
+
+def choose_views(loss: str, asked: list[str] | None, corpus: Corpus) -> list[str]:
+    """Return the views to train on, the one that the teacher has encoded first.
+
+    Args:
+        loss: the name of the loss.
+        asked: the views asked for; default: the original, and for losses of two views all others there are.
+        corpus: the corpus.
+
+    Raises:
+        ConfigError: if the corpus lacks a view, or the loss takes another number of them.
+    """
+    there, wanted = [ORIGINAL, *corpus.view_names()], get_loss(loss).views
+    chosen = asked or there[: 1 if wanted == 1 else None]
+    if unknown := [name for name in chosen if name not in there]:
+        raise ConfigError(
+            f"corpus {corpus.name!r} has no view {unknown[0]!r} (views: {', '.join(there)}). "
+            f"Name one of them, or add it: {_build_command(corpus, unknown[0])}",
+            "training.views",
+        )
+    if len(set(chosen)) < len(chosen):
+        raise ConfigError(f"{', '.join(chosen)}; name each view once", "training.views")
+    if len(chosen) < wanted:
+        raise ConfigError(
+            f"loss {loss} takes two views of each row, found {', '.join(chosen)} of "
+            f"{', '.join(there)}; name another, or add one: {_build_command(corpus, 'delete-words')}",
+            "training.views",
+        )
+    if wanted == 1 and len(chosen) > 1:
+        raise ConfigError(
+            f"loss {loss} takes one view of each row, {len(chosen)} are named: name one, or "
+            "choose a loss of two views ('distill list losses')",
+            "training.views",
+        )
+    return chosen
+
+
+def _build_command(corpus: Corpus, view: str) -> str:
+    """Return the command that adds a view to a corpus; an example where its name is not its recipe."""
+    command = (
+        f"embedcache build FILES --teacher TEACHER --cache {corpus.folder.parent.parent} "
+        f"--name {corpus.name} --view"
+    )
+    # A column's view is called so unless it is given a name.
+    column = "column-"
+    spec = f"column:{view.removeprefix(column)}" if view.startswith(column) else view
+    try:
+        parse_views([spec])
+    except InputError:
+        return f"'{command} crop', say ('embedcache views' lists all)"
+    return f"'{command} {spec}'"

@@ -31,7 +31,7 @@ from distill.errors import ConfigError
 from distill.evaluation.files import read_pairs
 from distill.layout import BEST, HELD_OUT, TARGETS, default_folder, describe_missing, resume_command
 from distill.reaugkd.head import LabelHead
-from distill.record import CorpusRecord, RunRecord, StartRecord, read_record, run_folder, seeds_of, setting_of
+from distill.record import CorpusRecord, RunRecord, StartRecord, read_record, run_folder, setting_of
 from distill.students.build import open_student
 from distill.training.objectives import Contrast, CrossEntropy, InfoNCE
 from distill.training.optimizer import warmup_steps
@@ -43,8 +43,7 @@ from distill.training.selection import (
     refuse_test_file,
     refuse_test_rows,
 )
-from distill.training.student import StudentParts, make_parts, tokenizer_of
-from distill.training.task import Task, Work, describe_dev, prepared
+from distill.training.task import StudentParts, Task, Work, describe_dev, make_parts, prepared, tokenizer_of
 from distill.training.tracking import OnProgress
 from embedcache.pairs import what_is_read
 from embedcache.teacher.tokenize import FastTokenizer
@@ -118,15 +117,14 @@ class FinetuneTask(Task):
     start: Start
     in_dev: int | None
 
-    def default_out(self) -> str:
-        """Return the folder of a run that names none."""
+    def folder(self) -> Path:
+        """Return the folder of the run, which is not that of the run the student comes from."""
         start = self.start.run.name if self.start.run else Path(self.config.start).name
-        return default_folder(f"{start}-{Path(self.config.file).name.split('.')[0]}-finetune")
-
-    def claim(self, folder: Path) -> None:
-        """Refuse to replace the run that the student comes from."""
+        named = default_folder(f"{start}-{Path(self.config.file).name.split('.')[0]}-finetune")
+        folder = Path(self.config.out or named).expanduser()
         if self.start.run == folder.resolve():
             raise ConfigError(f"{folder} is the run that the student comes from; give another --out", "out")
+        return folder
 
     def _record(
         self, parts: StudentParts, contract_id: str, rows: Triples | LabelledRows, **facts: Any
@@ -141,7 +139,7 @@ class FinetuneTask(Task):
         return RunRecord(
             kind="finetune",
             identity="",
-            seeds=seeds_of(config.seed, start),
+            seeds=[*start.seeds, config.seed],
             setting=setting_of(config, digests, start),
             corpus=CorpusRecord(name=rows.name, rows=len(rows) + held_out, digest=rows.digest),
             skipped=dict(rows.skipped),

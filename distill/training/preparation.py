@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal
@@ -32,8 +31,7 @@ from distill.training.selection import (
     refuse_test_file,
     refuse_test_rows,
 )
-from distill.training.student import StudentParts, make_parts
-from distill.training.task import prepared
+from distill.training.task import StudentParts, make_parts, prepared
 from distill.training.tracking import OnProgress
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.corpus.corpus import Corpus
@@ -53,7 +51,6 @@ def prepare_student(
     on_note: Callable[[str], None] = lambda note: None,
     on_progress: OnProgress | None = None,
     live_teacher: Callable[[], Teacher] | None = None,
-    in_turn: Callable[[], AbstractContextManager[None]] = nullcontext,
     *,
     on_trial: bool = False,
 ) -> StudentParts:
@@ -66,7 +63,6 @@ def prepare_student(
         on_note: called with sentences on how the student is made.
         on_progress: called with the rows tokenised.
         live_teacher: loads the teacher itself; default: as the configuration says.
-        in_turn: opens a block that the first of several processes passes before the others.
         on_trial: as :class:`StudentOptions`; such a student is not for training.
 
     Raises:
@@ -79,10 +75,6 @@ def prepare_student(
         reader = "alone" if facts.targets == "soft labels alone" else "on targets"
     view = (config.training.views or [ORIGINAL])[0]
 
-    def count(tokenizer: FastTokenizer) -> NDArray[np.int64]:
-        with in_turn():
-            return count_tokens(cache, dataset, view, tokenizer, on_progress)
-
     # Weights that a model's file lacks are drawn at random when it is loaded.
     with seeded(config.seed, torch.device("cpu")):
         model = build_student(
@@ -91,7 +83,7 @@ def prepare_student(
             live_teacher or teacher_loader(cache, config, dataset),
             StudentOptions(
                 seed=config.seed,
-                count_tokens=count,
+                count_tokens=partial(count_tokens, cache, dataset, view, on_progress=on_progress),
                 on_note=on_note,
                 on_trial=on_trial,
             ),

@@ -6,11 +6,9 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from distill.config.models import RunConfig
 from distill.errors import ConfigError
@@ -22,10 +20,6 @@ from embedcache.sizes import readable
 from embedcache.store import ShardStore
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from distill.data.dataset import DistillDataset
-    from distill.data.loader import CheckRows
     from embedcache.share.sample import SampleCheck
 
 _FROM_VECTORS = re.compile(r"\b(tokens|truncated|vectors|teachers|shards)\b", re.IGNORECASE)
@@ -179,54 +173,3 @@ class _Fetching:
 
     def _show(self) -> None:
         self._tell(TrainProgress("fetch", self._done, self._total, text=self._name))
-
-
-def admit_first_window(dataset: DistillDataset, config: RunConfig) -> CheckRows | None:
-    """Compare the vectors of the first window with the live teacher, and return the check of later windows.
-
-    Only the first of several processes compares, in the thread that trains: loading a model changes settings
-    of torch that all threads share.
-
-    Args:
-        dataset: rows and targets.
-        config: the resolved configuration.
-
-    Returns:
-        A function of places among the rows trained on, which raises as this one; None if there are no later
-        windows.
-
-    Raises:
-        RemoteError: if the vectors are not the teacher's, or cannot be fetched.
-    """
-    targets, training = dataset.targets, config.training
-    models = [config.teacher_model, *(None for _ in targets.teachers[1:])]
-    # A cache that is not there is refused by this module before torch is loaded, which takes seconds.
-    import torch
-
-    from distill.device import resolve_device, seeded
-    from distill.training.distributed import is_first_process
-    from embedcache.live import Computing
-    from embedcache.share.mirror import StreamedStore
-
-    streams = [
-        (store, positions, Computing(model, device=training.device, threads=training.threads))
-        for store, positions, model in zip(targets.stores, targets.positions, models, strict=True)
-        if isinstance(store, StreamedStore)
-    ]
-    if not streams or not is_first_process():
-        return None
-
-    def admit(rows: NDArray[np.integer]) -> None:
-        # Loading a model may draw random numbers, and the student must not depend on it.
-        with seeded(config.seed, resolve_device(training.device)):
-            for store, positions, computing in streams:
-                places = positions[rows].astype(np.int64)
-                try:
-                    store.admit(places, computing)
-                except torch.OutOfMemoryError:
-                    # The teacher does not fit beside the student.
-                    store.admit(places, replace(computing, device="cpu"))
-
-    windows = dataset.order.windows(0)
-    admit(np.arange(len(dataset)) if windows is None else windows.window(0))
-    return None if windows is None else admit

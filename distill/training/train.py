@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from distill.config.sources import keyword_options, load_config
 from distill.device import cpu_threads, make_accelerator, seeded
 from distill.errors import CheckpointError
 from distill.layout import BEST, CHECKPOINT, CONFIG
-from distill.record import RunRecord, TrainResult, first_difference, read_record
+from distill.record import RunRecord, TrainResult, read_record
 from distill.training.checkpoint import Checkpoint
 from distill.training.distillation import open_distillation
 from distill.training.finetuning import open_finetuning
@@ -42,12 +43,13 @@ from distill.training.trainer import Trainer
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from distill.data.loader import CheckRows
-
-_FIXED = (
-    *("start", "corpus", "views", "teachers", "rows", "held_out", "selected", "order"),
-    *("labels", "parameters", "dev"),
-)
+_FIXED: dict[str, Any] = {
+    **dict.fromkeys(("corpus", "views", "rows", "held_out", "selected", "order"), True),
+    **dict.fromkeys(("labels", "parameters", "dev"), True),
+    # Teachers and the start may have moved.
+    "teachers": {"__all__": {"name", "contract_id", "share"}},
+    "start": {"spec", "contract_id", "setting", "seeds"},
+}
 """Fields of a record that may not change between an interruption and the resumption."""
 
 
@@ -133,9 +135,8 @@ def train(
     """
     refuse_missing_trackers(config.tracking.log_with)
     with _open_task(config, on_progress) as task:
-        folder = Path(config.out or task.default_out()).expanduser()
+        folder = task.folder()
         require_free(folder, overwrite=config.overwrite)
-        task.claim(folder)
         return _train(task, folder, on_progress, {"identity": config.identity_digest(), "recipe": recipe})
 
 
@@ -256,7 +257,6 @@ def _train(
     before: RunRecord | None = None,
 ) -> Run:
     config = task.config.model_copy(update={"out": str(folder)})
-    check = task.admit()
     accelerator = make_accelerator(config.training, config.tracking.log_with, folder / "tensorboard")
     is_first = accelerator.is_main_process
     on_progress = on_progress if is_first else None
@@ -264,18 +264,8 @@ def _train(
     student, record = work.student, work.record.model_copy(update=facts)
     if before is not None:
         _refuse_other_data(before, record)
-    trainer = Trainer(
-        student.model,
-        student.kept,
-        work.objective,
-        work.source,
-        student.tokenizer,
-        student.selector,
-        config,
-        accelerator,
-        folder,
-        lambda: save_student(student.kept, folder, student.classifier),
-    )
+    save_best = partial(save_student, student.kept, folder, student.classifier)
+    trainer = Trainer(work, config, accelerator, folder, save_best)
     # From here on files are written; everything that can be refused has been.
     with _exclusive(folder, config.seed, accelerator):
         checkpoint = None if before is None else _load_checkpoint(trainer, folder, accelerator)
@@ -287,7 +277,7 @@ def _train(
             begin_folder(folder, config.to_yaml(), record, task.held_out_texts())
             task.save(folder)
         resumed = trainer.step
-        result = _loop(trainer, folder, config, accelerator, on_progress, check)
+        result = _loop(trainer, folder, config, accelerator, on_progress)
         record = record.model_copy(update={"result": result})
         if is_first:
             record = record.model_copy(update={"scores": best_scores(folder, result.best_step)})
@@ -302,7 +292,6 @@ def _loop(
     config: RunConfig | FinetuneConfig,
     accelerator: Accelerator,
     on_progress: OnProgress | None,
-    check: CheckRows | None,
 ) -> TrainResult:
     # The folder has to be there before anybody trains.
     accelerator.wait_for_everyone()
@@ -312,7 +301,7 @@ def _loop(
         cpu_threads(config.training.threads),
         advising(folder),
     ):
-        return trainer.train(tracker, on_progress, check)
+        return trainer.train(tracker, on_progress)
 
 
 @contextmanager
@@ -334,13 +323,19 @@ def _load_checkpoint(trainer: Trainer, folder: Path, accelerator: Accelerator) -
 
 
 def _refuse_other_data(before: RunRecord, now: RunRecord) -> None:
-    found = first_difference(before, now, _FIXED)
-    if found is not None:
-        key, was, is_now = found
-        raise CheckpointError(
-            f"cannot resume: the run's {key} was {was} and is {is_now} now; restore it, or start the run "
-            "again with --overwrite"
-        )
+    was, found = (record.model_dump(include=_FIXED) for record in (before, now))
+    for key in was:
+        if was[key] != found[key] and key == "order":
+            raise CheckpointError(
+                "cannot resume: the remote has the vectors in other shards than when the run began (someone "
+                "pushed the same texts again), so rows would come in another order: start the run again with "
+                "--overwrite"
+            )
+        if was[key] != found[key]:
+            raise CheckpointError(
+                f"cannot resume: the run's {key} was {was[key]} and is {found[key]} now; restore it, or "
+                "start the run again with --overwrite"
+            )
 
 
 def complete(

@@ -306,9 +306,13 @@ class StreamedStore(ShardStore):
         self._mirror.near[self.contract.id] = {file.sha256 for file in self._coming}
         self._mirror.fetch_ahead(self._coming[: len(now)])
 
-    def interrupt(self) -> None:
-        """Stop all downloads; a read that waits for one ends with an error."""
-        self._mirror.close()
+    def load(self, numbers: Sequence[int]) -> None:
+        """Wait until shards are here, and keep them open.
+
+        Raises:
+            RemoteError, StorageError: if one cannot be fetched, or is refused.
+        """
+        self._open(self.shard_names[number] for number in numbers)
 
     def admit(self, positions: Positions, computing: Computing) -> None:
         """Compare a sample of the shards at ``positions`` with the live teacher; each shard once.

@@ -134,14 +134,13 @@ def test_two_processes_train_a_student_with_a_head(views_cache, tmp_path, second
     assert_two_are_one(views_cache, second_folder, tmp_path, 4, more)
 
 
-def test_the_first_of_two_processes_tokenises_for_both(own_cache, teacher, tmp_path):
+def test_one_of_two_processes_tokenises_for_both(own_cache, teacher, tmp_path):
     """Once to count tokens for the student, and once with the tokenizer that it got."""
     student = f"compact:e=8,layers=1,vocab={len(teacher.model.tokenizer) - 8}"
     command = Command(arguments(own_cache, student, tmp_path / "run", 1), slow_write="tokens.json")
     assert launch(command, tmp_path / "output", 2) == [0, 0], (tmp_path / "output" / "0.txt").read_text()
     assert len(list((own_cache / "derived" / "tokens").iterdir())) == 2
-    assert (tmp_path / "output" / "0.txt.wrote").exists()
-    assert not (tmp_path / "output" / "1.txt.wrote").exists()
+    assert sum(len(mark.read_text()) for mark in (tmp_path / "output").glob("*.wrote")) == 2
 
 
 def test_two_processes_resume_what_two_began_and_one_does_not(views_cache, tmp_path):

@@ -27,7 +27,7 @@ from distill.students.static import (
     token_weights,
 )
 from distill.training.selection import StudentEncoder
-from distill.training.student import tokenizer_of
+from distill.training.task import tokenizer_of
 from embedcache.teacher.encode import Encoder, padded_features
 from embedcache.teacher.load import Teacher, load_teacher
 from embedcache.teacher.tokenize import FastTokenizer, fast_tokenizer

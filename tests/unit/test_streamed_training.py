@@ -111,7 +111,7 @@ def test_without_a_limit_or_with_room_for_all_it_is_the_student_of_a_whole_cache
     small_run(remote, tmp_path / "pulled", **plain, mirror=str(tmp_path / "m1"))
     assert stores == []
     small_run(remote, tmp_path / "fits", **plain, cache_limit="1GB", mirror=str(tmp_path / "m2"))
-    assert len(stores) == 1
+    assert len({*map(id, stores)}) == 1
     assert same(tmp_path / "cache", tmp_path / "pulled")
     assert same(tmp_path / "cache", tmp_path / "fits")
     assert json.loads((tmp_path / "fits" / "run.json").read_text())["order"] is None
@@ -137,10 +137,8 @@ def test_with_a_limit_each_window_is_announced_and_admitted_before_it_is_trained
     calls = [event for event in events if not isinstance(event, str)]
     first = next(number for number, event in enumerate(events) if not isinstance(event, str))
     assert "train" not in events[:first]
-    # The first window is admitted before the student is built, and once more as it is trained on.
-    assert {*calls[0]} > {*calls[1]}
-    assert len(calls) == 1 + 2 * 5
-    rows = [sorted(np.concatenate(calls[epoch : epoch + 5]).tolist()) for epoch in (1, 6)]
+    assert len(calls) == 2 * 5
+    rows = [sorted(np.concatenate(calls[epoch : epoch + 5]).tolist()) for epoch in (0, 5)]
     assert rows[0] == rows[1]
     assert len({*rows[0]}) == 148
     # Ten shards in turns of two, each window announced as the next one before.
@@ -172,7 +170,7 @@ def test_each_shard_is_fetched_once_an_epoch_and_reported(remote, settings, tmp_
     assert any(0 < one.step <= one.total for one in seen[first:] if one.phase == "fetch")
 
 
-@pytest.mark.parametrize("window", [0, 1, 3])
+@pytest.mark.parametrize("window", [0, 2])
 def test_a_run_whose_vectors_are_not_admitted_ends_with_a_checkpoint(
     remote, settings, whole, tmp_path, monkeypatch, window
 ):
@@ -187,10 +185,8 @@ def test_a_run_whose_vectors_are_not_admitted_ends_with_a_checkpoint(
         watch_admissions(patch, refuse)
         with pytest.raises(RemoteError, match="not the vectors"):
             small_run(remote, tmp_path / "run", **settings)
-    assert (tmp_path / "run").exists() is (window > 0)
-    if window:
-        assert (resume(tmp_path / "run").resumed > 0) is (window > 1)
-        assert same(tmp_path / "run", whole)
+    assert (resume(tmp_path / "run").resumed > 0) is (window > 0)
+    assert same(tmp_path / "run", whole)
 
 
 def test_a_run_goes_on_with_the_corpus_it_began_with(source, settings, tmp_path, teacher_folder):
@@ -213,15 +209,18 @@ def test_a_run_goes_on_with_the_corpus_it_began_with(source, settings, tmp_path,
     assert same(tmp_path / "a", tmp_path / "whole")
 
 
-def test_a_remote_whose_shards_are_others_now_is_not_resumed_from(
-    remote, settings, tmp_path, teacher_folder, source
+def test_a_run_is_not_resumed_where_a_teammate_pushed_other_shards_of_its_texts(
+    settings, tmp_path, teacher_folder, source
 ):
+    remote = pushed(source, tmp_path / "team")
     with pytest.raises(KeyboardInterrupt):
         small_run(remote, tmp_path / "a", **settings, on_progress=stop_at(3))
-    again = build(source.parent / "texts.txt", teacher_folder, tmp_path / "again", shard_rows=10).folder
-    shutil.rmtree(tmp_path / "mirror")
-    with pytest.raises(CheckpointError, match="order"):
-        resume(tmp_path / "a", cache=pushed(again, tmp_path / "team"))
+    # A vector is read from the first of the shards that hold it, by name.
+    again = build(source.parent / "texts.txt", teacher_folder, tmp_path / "again", shard_rows=20).folder
+    time.sleep(1.1)  # Manifests are sorted by their second.
+    pushed(again, Path(remote), by="Bob")
+    with pytest.raises(CheckpointError, match="shards"):
+        resume(tmp_path / "a")
 
 
 @pytest.mark.parametrize("shards", [1, 10])
@@ -270,19 +269,15 @@ def test_several_teachers_share_windows(remote, source, settings, monkeypatch, t
     assert len(stores) > 2 * 2 * 2
 
 
-@pytest.mark.parametrize(("shards", "held_out", "needed"), [(1.99, 12, 2), (4, 40, 6), (4, 75, 10)])
-def test_a_limit_that_is_too_small_says_how_much_it_takes(
-    source, remote, settings, tmp_path, shards, held_out, needed
-):
+def test_a_limit_that_is_too_small_is_refused(source, remote, settings, tmp_path):
     """Two windows need room, each of a shard or more and the first of all rows that are held out."""
     size = shard_size(source, "tiny")
-    small = {**settings, "held_out": held_out, "cache_limit": int(shards * size)}
-    with pytest.raises((ConfigError, DataError)) as refused:
-        small_run(remote, tmp_path / "a", **small)
+    with pytest.raises(ConfigError, match="--cache-limit") as refused:
+        small_run(remote, tmp_path / "a", **{**settings, "cache_limit": int(1.99 * size)})
     (advised,) = re.findall(r"give --cache-limit (\S+) or more", str(refused.value))
-    # With one shard less in the window there are too few rows.
-    assert (needed - 1) * size < parse_size(advised) < (needed + 1) * size
-    small_run(remote, tmp_path / "a", **{**small, "cache_limit": advised})
+    assert size < parse_size(advised) < 3 * size
+    with pytest.raises(DataError, match="--cache-limit"):
+        small_run(remote, tmp_path / "a", **{**settings, "held_out": 40})
 
 
 def test_settings_that_a_remote_cannot_serve_are_refused(remote, settings, tmp_path):

@@ -10,20 +10,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 from ports import reserved_port
-
-if TYPE_CHECKING:
-    from distill.data.collate import Batch
 
 # Forked from a server that has everything imported, a child begins to train at once.
 _PRELOADED = ["distill.training.train", "distill.cli.main", "accelerate", "sentence_transformers", "pytest"]
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(_PRELOADED)
 KILLED = -signal.SIGKILL
-_SLOW = 3.0
+_SLOW = 1.0
 """Seconds of a write that is slow."""
 
 
@@ -35,10 +32,9 @@ class Command:
         arguments: what follows ``distill``.
         kill_at_step: the first process is killed before it writes the metrics of this step.
         kill_at_write: (file, number): it is killed at that write step, counted from 0, of files so called.
-        slow_write: a file whose first write the first process takes seconds for, so that the others come in
-            between where they do not wait; who writes it leaves ``PROCESS.txt.wrote`` beside what it prints.
-        lose_remote: (process, number): in this process a remote fails as batches are prepared for that time,
-            counted from 0.
+        slow_write: a file that is slow to write, so that others come in between where they do not wait; each
+            writing adds a letter to ``PROCESS.txt.wrote`` beside what the process prints.
+        lose_remote: (process, number): in this process a remote fails at that window, counted from 0.
     """
 
     arguments: Sequence[str]
@@ -74,14 +70,14 @@ def _child(command: Command, process: int, processes: int, port: int, output: st
     from embedcache.errors import RemoteError
 
     log, seen = Tracker.log, 0
-    prepare, prepared = DistillSource.prepare, 0
+    fetch, fetched = DistillSource.fetch, 0
 
-    def prepare_or_fail(source: DistillSource, *arguments: Any) -> list[Batch]:
-        nonlocal prepared
-        if command.lose_remote == (process, prepared):
+    def fetch_or_fail(source: DistillSource, *arguments: Any) -> None:
+        nonlocal fetched
+        if command.lose_remote == (process, fetched):
             raise RemoteError("the remote is gone")
-        prepared += 1
-        return prepare(source, *arguments)
+        fetched += 1
+        fetch(source, *arguments)
 
     def logged(tracker: Tracker, step: int, values: dict[str, float]) -> None:
         if step == command.kill_at_step and process == 0:
@@ -94,17 +90,16 @@ def _child(command: Command, process: int, processes: int, port: int, output: st
             if seen == command.kill_at_write[1]:
                 _kill()
             seen += 1
-        if path.name == command.slow_write:
-            mark = Path(f"{output}.wrote")
-            if process == 0 and not mark.exists():
-                time.sleep(_SLOW)
-            mark.touch()
+        if path.name == command.slow_write and step == "create":
+            with Path(f"{output}.wrote").open("a") as mark:
+                mark.write("x")
+            time.sleep(_SLOW)
 
     fsio.on_write_step = written
     sys.argv = ["distill", *command.arguments]
     with (
         mock.patch.object(Tracker, "log", logged),
-        mock.patch.object(DistillSource, "prepare", prepare_or_fail),
+        mock.patch.object(DistillSource, "fetch", fetch_or_fail),
     ):
         main()
 
