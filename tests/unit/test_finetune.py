@@ -587,22 +587,6 @@ def test_the_command_trains_reports_and_resumes(given, tmp_path, monkeypatch, ca
     assert "40 rows" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("typed", "told"),
-    [
-        (["--held-out", "59"], "--held-out: "),
-        (["--set", "evaluation.held_out=59"], "evaluation.held_out: "),
-        (["--lr", "nan"], "--lr: "),
-        (["--dev", "some_test.tsv"], "--dev: "),
-    ],
-)
-def test_an_error_names_what_was_typed(given, tmp_path, typed, told):
-    command = ["finetune", str(given.stage1.folder), "--triples", str(given.triples), "--device", "cpu"]
-    result = CliRunner().invoke(cli, [*command, "--out", str(tmp_path / "out"), *typed])
-    assert told in str(result.exception)
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_fine_tuning_ends_after_the_steps_it_was_given(given, tmp_path):
     run = small(given.stage1.folder, tmp_path / "run", triples=given.triples, epochs=None, max_steps=3)
     assert (run.result.steps, run.result.total_steps, run.config.training.epochs) == (3, 3, 1)
