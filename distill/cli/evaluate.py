@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import click
 from distill.cli.ticker import watched
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
 ALL = "all"
 """Stands for every suite that finds its files."""
@@ -21,23 +22,72 @@ ALL = "all"
 _WIDTH_WITHOUT_TERMINAL = 160
 
 
+def evaluation_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that ``eval`` and ``compare`` share."""
+    options = [
+        click.option(
+            "--suite",
+            "suites",
+            metavar="NAME",
+            multiple=True,
+            default=["sts"],
+            show_default=True,
+            callback=_suites,
+            help="What to measure; repeatable. 'distill list suites' names them; all: every suite whose "
+            "files are in --data; MODULE:FUNCTION or FILE.py:FUNCTION: a suite of yours",
+        ),
+        click.option(
+            "--data",
+            type=click.Path(path_type=Path),
+            help="Folder of test files; of fidelity alone: a file of sentences "
+            "[default: those the run held out]",
+        ),
+        click.option("--again", is_flag=True, help="Use no evaluation that is kept"),
+        click.option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps [default: auto]"),
+        click.option(
+            "--compute-dtype",
+            type=click.Choice(["float32", "bfloat16", "float16", "auto"]),
+            help="Number format of the forward pass [default: float32]",
+        ),
+        click.option(
+            "--out", type=click.Path(dir_okay=False, path_type=Path), help="Also write the result as JSON"
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table"),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _suites(context: click.Context, option: click.Parameter, names: Sequence[str]) -> Sequence[str] | None:
+    """Return the suites named; None for all."""
+    if ALL in names and len(names) > 1:
+        raise click.UsageError(f"--suite {ALL} means every suite: give it alone")
+    return None if ALL in names else names
+
+
+def show(facts: dict[str, Any], out: Path | None, as_json: bool, table: Callable[[], RenderableType]) -> None:
+    """Print a result as JSON or as a table; write it to ``out``, too."""
+    if out is not None:
+        from embedcache.fsio import write_json
+
+        write_json(out, facts)
+    if as_json:
+        click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+    else:
+        table_console().print(table())
+
+
+def table_console() -> Console:
+    """Return a console as wide as the terminal, or wide enough for seven sets without one."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL)
+
+
 @click.command("eval")
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
-@click.option(
-    "--suite",
-    "suites",
-    metavar="NAME",
-    multiple=True,
-    default=["sts"],
-    show_default=True,
-    help="What to measure; repeatable. 'distill list suites' names them; all: every suite whose files are in "
-    "--data; MODULE:FUNCTION or FILE.py:FUNCTION: a suite of yours",
-)
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path),
-    help="Folder of test files; of fidelity alone: a file of sentences [default: those the run held out]",
-)
+@evaluation_options
 @click.option("--teacher", metavar="SPEC", help="Teacher to compare with [default: the one the run names]")
 @click.option(
     "--cache",
@@ -61,28 +111,15 @@ _WIDTH_WITHOUT_TERMINAL = 160
     metavar="N",
     help="Draws for the 95 % intervals; 0 for none [default: 1000]",
 )
-@click.option(
-    "--contamination",
-    is_flag=True,
-    help="Search the training texts of runs for test sentences",
-)
+@click.option("--contamination", is_flag=True, help="Search the training texts of runs for test sentences")
 @click.option(
     "--corpus",
     type=click.Path(path_type=Path),
     metavar="PATH",
     help="Training texts of models that are no runs, to search for test sentences",
 )
-@click.option("--again", is_flag=True, help="Use no evaluation that is kept")
-@click.option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps [default: auto]")
-@click.option(
-    "--compute-dtype",
-    type=click.Choice(["float32", "bfloat16", "float16", "auto"]),
-    help="Number format of the forward pass [default: float32]",
-)
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Also write the result as JSON")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table")
 def evaluate_command(
-    models: tuple[str, ...], suites: tuple[str, ...], out: Path | None, as_json: bool, **options: Any
+    models: tuple[str, ...], suites: Sequence[str] | None, out: Path | None, as_json: bool, **options: Any
 ) -> None:
     """Evaluate each MODEL, beside its teacher where that is known.
 
@@ -93,29 +130,15 @@ def evaluate_command(
     """
     from distill.evaluation.runner import evaluate_suites
 
-    if ALL in suites and len(suites) > 1:
-        raise click.UsageError(f"--suite {ALL} means every suite: give it alone")
     given = {name: value for name, value in options.items() if value is not None}
     with watched("") as progress:
-        found = evaluate_suites(
-            models, None if ALL in suites else suites, keep=True, progress=progress, **given
-        )
-    several = ALL in suites or len(found) > 1
+        found = evaluate_suites(models, suites, keep=True, progress=progress, **given)
+    several = suites is None or len(found) > 1
     facts = {"results": [one.to_json() for one in found]} if several else found[0].to_json()
-    if out is not None:
-        from embedcache.fsio import write_json
 
-        write_json(out, facts)
-    if as_json:
-        click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
-        return
-    from distill.evaluation.table import render
+    def table() -> RenderableType:
+        from distill.evaluation.table import render
 
-    table_console().print(render(found))
+        return render(found)
 
-
-def table_console() -> Console:
-    """Return a console as wide as the terminal, or wide enough for seven sets without one."""
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL)
+    show(facts, out, as_json, table)

@@ -9,11 +9,14 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import re
+import shutil
 import tempfile
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,6 +28,8 @@ from embedcache.fsio import TEMPORARY_PREFIX, make_directory, sha256_file, write
 
 LEDGER = "SOURCES.json"
 RETRIES = 3
+
+_HUB = re.compile(r"https://huggingface\.co/datasets/([^/]+/[^/]+)/resolve/([^/]+)/(.+)")
 
 OnStep = Callable[[str, int, int], None]
 """Called with a file's name, bytes downloaded and bytes in all (0: not known)."""
@@ -166,13 +171,22 @@ def _download(url: str, sha256: str | None, folder: Path, on_step: OnStep) -> Pa
         allow_updates=False,
     )
     pooch.get_logger().setLevel("ERROR")
-    bar = _Bar(url.rpartition("/")[2], on_step)
+    bar, hub = _Bar(url.rpartition("/")[2], on_step), _HUB.fullmatch(url)
+    http = pooch.HTTPDownloader(progressbar=bar, chunk_size=1 << 16)
+    downloader = partial(_from_hub, *hub.groups()) if hub else http
     try:
-        return Path(files.fetch(name, downloader=pooch.HTTPDownloader(progressbar=bar, chunk_size=1 << 16)))
+        return Path(files.fetch(name, downloader=downloader))
     except ValueError as error:
         raise FetchError(f"{url}: {error}. To use it all the same, add --accept-changed") from error
     except OSError as error:
         raise FetchError(f"{url}: {error}; run it again") from error
+
+
+def _from_hub(dataset: str, revision: str, file: str, url: str, target: str, files: Any) -> None:
+    """Download a file of a data set by the hub's client, which knows the user's token and mirror."""
+    from huggingface_hub import hf_hub_download
+
+    shutil.copyfile(hf_hub_download(dataset, file, repo_type="dataset", revision=revision), target)
 
 
 @dataclass

@@ -108,9 +108,9 @@ def assign_folds(labels: Labels, seed: int) -> Labels:
 
 
 def _answers(
-    vectors: Vectors, labels: Labels, asked: Sequence[Vectors], strengths: Sequence[float] = STRENGTHS
+    vectors: Vectors, labels: Labels, asked: Sequence[Vectors], strengths: Sequence[float] = ()
 ) -> list[Labels]:
-    """Return the answers of classifiers for each of ``asked``, (strengths, n).
+    """Return the answers of classifiers for each of ``asked``, (strengths, n); with none given of all.
 
     The loss is convex, so the optimum is the same wherever a fit starts: each starts from the one before.
     """
@@ -122,7 +122,7 @@ def _answers(
         scaler.partial_fit(vectors[first : first + _CHUNK])
     scaled, asked = scaler.transform(vectors), [scaler.transform(some) for some in asked]
     regression = LogisticRegression(warm_start=True, max_iter=1000)
-    fits = (regression.set_params(C=strength).fit(scaled, labels) for strength in strengths)
+    fits = (regression.set_params(C=strength).fit(scaled, labels) for strength in strengths or STRENGTHS)
     answers = [[fit.predict(some) for some in asked] for fit in fits]
     return [np.array(of_one) for of_one in zip(*answers, strict=True)]
 

@@ -201,22 +201,12 @@ def _require_named(spec: str) -> None:
 
 def _open_torch(spec: str | Path, device: str, compute_dtype: str) -> Model:
     """Return a model that torch runs, or a server."""
-    from embedcache.errors import PoolingNeededError, TeacherError
     from embedcache.teacher.lazy import LazyTeacher
     from embedcache.teacher.options import EncodeOptions, TeacherOptions
 
     options = EncodeOptions(compute_dtype=compute_dtype, device=device, backend="torch")
     # Contracts are noted, so the next evaluation knows the teacher without loading it.
     lazy = LazyTeacher(TeacherOptions(str(spec)), options, user_cache())
-
-    def encode(texts: Sequence[str]) -> Vectors:
-        try:
-            return lazy.vectors(texts)
-        except PoolingNeededError as error:
-            raise TeacherError(
-                f"{spec} is a plain transformers folder, which does not say how token vectors become a "
-                "sentence vector: evaluate a sentence-transformers folder"
-            ) from error
 
     def contract() -> Contract:
         (found,) = lazy.contracts.values()
@@ -225,7 +215,7 @@ def _open_torch(spec: str | Path, device: str, compute_dtype: str) -> Model:
 
     source = lazy.source.folder if lazy.source.server is None else None
     return Model(
-        lazy.source.name, encode, lambda: f"contract {contract().id}", contract, locate=lambda: source
+        lazy.source.name, lazy.vectors, lambda: f"contract {contract().id}", contract, locate=lambda: source
     )
 
 

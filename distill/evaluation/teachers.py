@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
-from distill.evaluation.models import Model, Spec, open_by_contract, open_model, recall_from
+from distill.evaluation.models import Model, Spec, Vectors, open_by_contract, open_model, recall_from
 from distill.layout import RECORD, TARGETS
 from distill.record import RunRecord, TeacherRecord, read_record
 
@@ -85,29 +85,44 @@ def run_teacher(
 def with_cache(model: Model, folder: str | Path) -> Model:
     """Return a teacher whose vectors are looked up in the cache in ``folder``, which is not written.
 
+    A served one is asked for vectors that the cache holds before it is asked for others.
+
     Raises:
         EmbedCacheError: if the cache cannot be opened, or holds no teacher of the model's contract.
     """
     import embedcache
+    from embedcache.live import refuse_changed_server
 
     contract = model.contract()
     opened = embedcache.open(folder)
     entry = opened.teacher(model.name if contract is None else contract.id)
     model.recall = partial(recall_from, opened, entry)
+    if entry.contract.is_served:
+        encode = model.encoder
+
+        @cache
+        def check() -> None:
+            refuse_changed_server(opened.store(entry.contract), opened.corpora, encode)
+
+        def encode_checked(texts: Sequence[str]) -> Vectors:
+            check()
+            return encode(texts)
+
+        model.encoder = encode_checked
     return model
 
 
-def _open_recorded(teacher: TeacherRecord, cache: str | None, device: str, compute_dtype: str) -> Model:
+def _open_recorded(teacher: TeacherRecord, place: str | None, device: str, compute_dtype: str) -> Model:
     from embedcache.contract import Contract
     from embedcache.errors import EmbedCacheError
 
     contract = Contract.from_json(teacher.contract)
     remedy = "give --teacher to compare with another one"
     model, _ = open_by_contract(teacher.spec, contract, teacher.name, remedy, device, compute_dtype)
-    if cache is not None and Path(cache).is_dir():
+    if place is not None and Path(place).is_dir():
         try:
-            return with_cache(model, cache)
+            return with_cache(model, place)
         except EmbedCacheError as error:
             # A cache that nobody named is a service; the teacher itself may still be there.
-            model.notes.append(f"the run's cache {cache} is not usable: {error}")
+            model.notes.append(f"the run's cache {place} is not usable: {error}")
     return model

@@ -137,8 +137,8 @@ def test_a_set_agrees_with_scikit_learn_by_hand(name, labelled_sets, encoded):
     if name not in labelled_sets:
         pytest.skip(f"DISTILL_DATA does not hold {name}")
     one = labelled_sets[name]
-    score, answers = score_probe(one, lambda texts: pick(encoded, texts), seed=0)
-    gold, predicted = by_hand(one, encoded, answers.strengths[0])
+    score, strengths = score_probe(one, lambda texts: pick(encoded, texts), seed=0)
+    gold, predicted = by_hand(one, encoded, strengths[0])
     assert score.items == len(gold)
     assert score.value == pytest.approx(100 * np.mean(predicted == gold), abs=0.5)
     if one.positive is not None:

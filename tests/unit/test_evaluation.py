@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-import io
 import json
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from suite_helpers import Counted, model, vectors_of, write_pairs
+from click.testing import CliRunner
+from distill_helpers import TEXTS, small_run
+from embedding_server import embedding_server
+from suite_helpers import Counted, model, vectors_of, write_pairs, write_tsv
 
+import embedcache
+from distill.cli.main import cli
 from distill.errors import DataError
 from distill.evaluation import cache, evaluate, evaluate_suites
 from distill.evaluation.models import Model, open_model, saved_parameters, weight_bytes
-from distill.evaluation.table import render
-from distill.evaluation.task import suites
+from distill.evaluation.result import (
+    Evaluation,
+    Figure,
+    MeanOfSeeds,
+    ModelFacts,
+    Outcomes,
+    Spread,
+    SuiteResult,
+)
+from distill.evaluation.task import get_suite, suites
 from distill.layout import HELD_OUT
-from embedcache.fsio import write_json
+from distill.record import CorpusRecord, RunRecord, TeacherRecord
+
+pytest_plugins = ["distill_fixtures"]
 
 
 @pytest.fixture(autouse=True)
@@ -48,19 +64,55 @@ def teacher(identity: str | None = "contract t") -> Model:
 
 
 def test_students_stand_beside_their_teacher_with_retention_and_intervals(data: Path) -> None:
-    found = evaluate([model("a"), model("b")], data=data, teacher=teacher())
+    found = evaluate([model("a", salt="3"), model("b")], data=data, teacher=Model("t", Counted(6, "3")))
     assert [(facts.name, facts.role) for facts, _ in found.models] == [
-        ("teacher", "teacher"),
+        ("t", "teacher"),
         ("a", "student"),
         ("b", "student"),
     ]
-    share = found.retention("a")
-    if found["teacher"].average > 0:
-        assert share is not None
-        assert share.value == pytest.approx(100 * found["a"].average / found["teacher"].average)
     for figure in found["a"].figures.values():
         assert figure.interval is not None
         assert figure.interval[0] <= figure.value <= figure.interval[1]
+
+
+def evaluation() -> Evaluation:
+    rng = np.random.default_rng(0)
+    figures = {
+        "a": Figure(200 / 3, "spearman", (1.5, 99.0), 9, {"pearson": 1 / 3}, label="A", skipped=2),
+        "b": Figure(50.0, "accuracy", None, 7, outcomes=Outcomes(rng.random(9), rng.random(9), "digest")),
+    }
+    whole = SuiteResult(figures, settings={"seed": 0}, missing=("C",), notes=("two rows skipped",))
+    own = SuiteResult({name: Figure(25.0, "x") for name in figures}, average_interval=(20.0, 30.0))
+    return Evaluation(
+        "sts",
+        (
+            (ModelFacts("t", "teacher", 10, 1.5, 4), whole),
+            (ModelFacts("s", run="/runs/s", seed="0+1"), own),
+        ),
+        teacher="t",
+        notes=("a note",),
+        retention_intervals={"s": (40.0, 45.5)},
+        over_seeds=(Spread("s", ("s", "s2"), {"average": MeanOfSeeds(25.0, 0.5, 2)}),),
+    )
+
+
+def test_an_evaluation_survives_its_file_with_every_bit_of_its_outcomes(tmp_path: Path) -> None:
+    before = evaluation()
+    cache.write_kept(tmp_path, cache.Kept({"data": "d"}, before))
+    kept = cache.read_kept(tmp_path, "sts")
+    assert kept is not None
+    assert kept.evaluation == before
+    one, other = (found["t"].figures["b"].outcomes for found in (before, kept.evaluation))
+    assert np.array_equal(one.values, other.values)
+    assert np.array_equal(one.gold, other.gold)
+    assert one.texts == other.texts
+
+
+def test_retention_is_the_share_of_the_teachers_average_with_its_interval() -> None:
+    retention = evaluation().retention("s")
+    assert retention is not None
+    assert retention.value == pytest.approx(100 * 25 / ((200 / 3 + 50) / 2))
+    assert retention.interval == (40.0, 45.5)
 
 
 def test_no_sentence_is_encoded_twice_over_suites(data: Path) -> None:
@@ -72,26 +124,27 @@ def test_no_sentence_is_encoded_twice_over_suites(data: Path) -> None:
 def test_all_suites_are_those_that_find_their_files(data: Path) -> None:
     found = evaluate_suites(model(), data=data)
     assert [one.suite for one in found] == ["sts", "geometry"]
-    assert any("fidelity" in note for note in found[0].notes)
-    assert any("latency" in note for note in found[0].notes)
+    for left_out in ("fidelity", "latency", "nli"):
+        assert any(left_out in note for note in found[0].notes)
     (data / "sick.tsv").write_text("broken\n")
     with pytest.raises(DataError, match=r"sick\.tsv"):
         evaluate_suites(model(), data=data)
 
 
-def test_a_runs_evaluation_is_kept_in_its_folder_and_nothing_is_encoded_again(
+def test_a_runs_evaluation_is_kept_beside_its_teachers_and_nothing_is_encoded_again(
     tmp_path: Path, data: Path
 ) -> None:
-    first = evaluate(run(tmp_path / "r"), data=data, keep=True)
-    again = run(tmp_path / "r")
-    second = evaluate(again, data=data, keep=True)
-    assert again.encoder.seen == []
+    first = evaluate(run(tmp_path / "r"), data=data, teacher=teacher(), keep=True)
+    (data / "er_x_entities.tsv").write_text("of another suite")
+    again, big = run(tmp_path / "r"), teacher()
+    second = evaluate([again, run(tmp_path / "b")], data=data, teacher=big, keep=True, snli_pairs=9)
+    assert again.encoder.seen == big.encoder.seen == []
     assert second["r"] == first["r"]
+    # The teacher stays beside a student that is evaluated by itself.
+    evaluate(run(tmp_path / "r"), data=data, keep=True)
     kept = cache.read_kept(tmp_path / "r", "sts")
     assert kept is not None
-    outcomes = kept.scored[1].figures["stsb"].outcomes
-    assert outcomes is not None
-    assert np.array_equal(outcomes.values, first["r"].figures["stsb"].outcomes.values)
+    assert kept.evaluation.teacher == "teacher"
 
 
 @pytest.mark.parametrize("change", ["data", "weights", "dtype", "again", "damage"])
@@ -105,38 +158,9 @@ def test_a_kept_evaluation_is_used_only_while_all_that_decides_it_is_the_same(
         path = cache.kept_path(tmp_path / "r", "sts")
         path.write_text(path.read_text().replace("spearman", "spearmen", 1))
     student = run(tmp_path / "r", "other" if change == "weights" else "w")
-    options = (
-        {"compute_dtype": "bfloat16"} if change == "dtype" else {"again": True} if change == "again" else {}
-    )
+    options = {"dtype": {"compute_dtype": "bfloat16"}, "again": {"again": True}}.get(change, {})
     evaluate(student, data=data, keep=True, **options)
     assert student.encoder.seen
-
-
-def test_options_and_files_of_other_suites_change_nothing(tmp_path: Path, data: Path) -> None:
-    evaluate(run(tmp_path / "r"), data=data, keep=True)
-    (data / "er_x_entities.tsv").write_text("unread")
-    student = run(tmp_path / "r")
-    evaluate(student, data=data, keep=True, snli_pairs=9, seed=0)
-    assert student.encoder.seen == []
-
-
-def test_a_teacher_is_kept_by_its_identity_for_all_students(tmp_path: Path, data: Path) -> None:
-    evaluate(run(tmp_path / "a"), data=data, teacher=teacher(), keep=True)
-    again = teacher()
-    found = evaluate([run(tmp_path / "a"), run(tmp_path / "b")], data=data, teacher=again, keep=True)
-    assert again.encoder.seen == []
-    assert found.teacher == "teacher"
-    other = teacher("contract other")
-    evaluate(run(tmp_path / "a"), data=data, teacher=other, keep=True)
-    assert other.encoder.seen
-
-
-def test_the_teacher_stays_beside_a_student_that_is_evaluated_by_itself(tmp_path: Path, data: Path) -> None:
-    evaluate(run(tmp_path / "a"), data=data, teacher=teacher(), keep=True)
-    evaluate(run(tmp_path / "a"), data=data, keep=True)
-    kept = cache.read_kept(tmp_path / "a", "sts")
-    assert kept is not None
-    assert kept.evaluation.teacher == "teacher"
 
 
 def test_fidelity_reads_what_runs_held_out_and_depends_on_the_teacher(tmp_path: Path) -> None:
@@ -151,16 +175,14 @@ def test_fidelity_reads_what_runs_held_out_and_depends_on_the_teacher(tmp_path: 
         evaluate(student, "fidelity")
 
 
-def test_without_keep_nothing_is_written(tmp_path: Path, data: Path) -> None:
-    evaluate(run(tmp_path / "r"), data=data, teacher=teacher())
-    assert list((tmp_path / "r").iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_written_costs_a_note(tmp_path: Path, data: Path) -> None:
+def test_without_keep_nothing_is_written_and_what_cannot_be_kept_costs_a_note(
+    tmp_path: Path, data: Path
+) -> None:
     student = run(tmp_path / "r")
+    evaluate(student, data=data, teacher=teacher())
+    assert list((tmp_path / "r").iterdir()) == []
     cache.kept_path(tmp_path / "r", "sts").mkdir()
-    found = evaluate(student, data=data, keep=True)
-    assert any("not kept" in note for note in found.notes)
+    assert any("not kept" in note for note in evaluate(student, data=data, keep=True).notes)
 
 
 def test_models_of_one_name_are_told_apart(data: Path) -> None:
@@ -186,9 +208,11 @@ def test_vectors_without_a_direction_are_an_error_that_names_the_sentence(
     ("options", "noun"),
     [
         ({"suite": "stss"}, "did you mean sts"),
+        ({"suite": "no_such_module:f"}, "no_such_module"),
         ({"data": "nowhere"}, "nowhere"),
         ({"limit": 3}, "limit"),
         ({"cache": "c"}, "--teacher"),
+        ({"teacher": "nosuch"}, "no run or model 'nosuch': expected a run's folder"),
     ],
 )
 def test_what_cannot_be_meant_is_an_error(data: Path, options: dict, noun: str) -> None:
@@ -196,19 +220,29 @@ def test_what_cannot_be_meant_is_an_error(data: Path, options: dict, noun: str) 
         evaluate(model(), **({"data": data} | options))
 
 
-@pytest.mark.parametrize("name", ["no-such-model", "./nowhere", "runs/none/x"])
-def test_a_model_that_does_not_exist_is_an_error(name: str) -> None:
-    from embedcache.errors import EmbedCacheError
-
-    with pytest.raises((DataError, EmbedCacheError), match=name.rpartition("/")[0] or name):
-        open_model(name)
-
-
-def test_every_suite_names_the_files_it_reads_or_reads_sentences() -> None:
+def test_every_suite_says_what_it_reads() -> None:
     for suite in suites().values():
         assert suite.summary
         assert suite.files or suite.needs_teacher
         assert (suite.items is not None) == (suite.name not in ("geometry", "latency", "fidelity"))
+
+
+OUTSIDE = """
+from distill.evaluation.result import Figure, SuiteResult
+
+def lengths(encode, data, options):
+    '''Length of vectors.'''
+    return SuiteResult({"length": Figure(float((encode(["a"]) ** 2).sum()), "length")})
+"""
+
+
+def test_a_suite_outside_the_package_is_named_by_module_or_file(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "outside_suite.py").write_text(OUTSIDE)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("outside_suite:lengths", f"{tmp_path}/outside_suite.py:lengths"):
+        result = evaluate(Model("m", lambda texts: np.full((len(texts), 2), 3.0, np.float32)), name)
+        assert (result.suite, result["m"].figures["length"].value) == ("lengths", 18.0)
+        assert get_suite(name).summary == "Length of vectors."
 
 
 def test_sizes_are_read_from_the_files(tiny_teacher: Path, loaded_teacher) -> None:
@@ -221,8 +255,6 @@ def test_sizes_are_read_from_the_files(tiny_teacher: Path, loaded_teacher) -> No
 
 
 def test_a_cached_teacher_stores_what_it_encodes(tmp_path: Path, tiny_teacher: Path, data: Path) -> None:
-    import embedcache
-
     (tmp_path / "t.txt").write_text("a\nb\n")
     embedcache.build(tmp_path / "t.txt", teacher=tiny_teacher, cache=tmp_path / "c")
     first = open_model(f"cache:{tmp_path / 'c'}")
@@ -233,18 +265,108 @@ def test_a_cached_teacher_stores_what_it_encodes(tmp_path: Path, tiny_teacher: P
     assert (second.encoded, second.recalled) == (0, first.encoded)
 
 
-def test_tables_and_json_show_every_model_and_set(tmp_path: Path, data: Path) -> None:
-    from rich.console import Console
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, built_cache: Path) -> Path:
+    """A folder of two runs that differ by the seed alone."""
+    folder = tmp_path_factory.mktemp("runs")
+    for seed in (0, 1):
+        small_run(built_cache, folder / f"mse-seed{seed}", seed=seed)
+    return folder
 
-    found = evaluate_suites(
-        [run(tmp_path / "a"), model("b")], ["sts", "geometry"], data=data, teacher=teacher()
-    )
-    console = Console(width=200, record=True, file=io.StringIO())
-    console.print(render(found))
-    text = console.export_text()
-    for wanted in ("a", "b", "teacher (teacher)", "STS12", "STS-B", "average", "retention", "95 % interval"):
-        assert wanted in text
-    write_json(tmp_path / "out.json", found[0].to_json())
-    facts = json.loads((tmp_path / "out.json").read_text())
-    assert [one["name"] for one in facts["models"]] == ["teacher", "a", "b"]
-    assert "outcomes" not in facts["models"][0]["figures"]["stsb"]
+
+@pytest.fixture
+def texts_data(tmp_path: Path) -> Path:
+    """Pairs of the texts that the runs' teacher has cached vectors of."""
+    rows = [("s", i % 7, TEXTS[i], TEXTS[i + 40]) for i in range(40)]
+    write_tsv(tmp_path / "stsb_test.tsv", "subset score sentence1 sentence2", rows)
+    return tmp_path
+
+
+def test_a_folder_of_runs_is_evaluated_beside_the_teacher_and_compared(runs: Path, texts_data: Path) -> None:
+    def command(*words: object) -> str:
+        done = CliRunner().invoke(cli, [*map(str, words), "--data", str(texts_data)])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    found = json.loads(command("eval", runs, "--json"))
+    big, *students = found["models"]
+    assert (found["teacher"], big["role"], big["dimension"]) == ("tiny", "teacher", 16)
+    assert [one["name"] for one in students] == ["mse-seed0", "mse-seed1"]
+    for one in students:
+        assert one["retention"] == pytest.approx(100 * one["average"] / big["average"])
+        assert one["parameters"] < big["parameters"]
+    (spread,) = found["over_seeds"]
+    assert spread["figures"]["average"]["n"] == 2
+    # All of the teacher's vectors were cached.
+    assert any("0 encoded now" in note for note in found["notes"])
+    table = command("eval", runs)
+    for shown in ("tiny (teacher)", "mse-seed1", "retention", "2 seeds", "eval-sts.json"):
+        assert shown in table
+    pair = json.loads(command("compare", runs / "mse-seed0", runs / "mse-seed1", "--json"))
+    (row,) = pair["suites"]["sts"]
+    assert row["difference"] == pytest.approx(students[0]["average"] - students[1]["average"])
+    assert command("compare", runs / "mse-seed0", runs / "mse-seed1").count(f"{row['a']:.2f}")
+
+
+def test_an_export_is_evaluated_as_the_model_it_was_made_of(
+    runs: Path, texts_data: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    from distill.export import export_onnx
+
+    export_onnx(runs / "mse-seed0", tmp_path / "export")
+    found = evaluate([tmp_path / "export", runs / "mse-seed0"], data=texts_data, beside_teacher=False)
+    (graph, exported), (_, result) = found.models
+    assert exported.average == pytest.approx(result.average, abs=0.1)
+    assert graph.name == "export/model.onnx"
+    assert graph.megabytes == (tmp_path / "export" / "onnx" / "model.onnx").stat().st_size / 1e6
+
+
+def test_the_suite_latency_times_a_folder_in_a_process_of_its_own(
+    teacher_folder: Path, tmp_path: Path
+) -> None:
+    write_tsv(tmp_path / "stsb_test.tsv", "subset score sentence1 sentence2", [("s", 1, "a cat", "dogs")])
+    result = evaluate(teacher_folder, "latency", data=tmp_path)[teacher_folder.name]
+    assert result.settings["runtime"] == "sentence-transformers"
+    assert result.main is not None
+    assert result.main.value > 0
+    assert result.figures["peak_memory_megabytes"].value > 0
+
+
+@pytest.fixture
+def served_run(tmp_path: Path, teacher_folder: Path) -> Iterator[tuple[Path, object]]:
+    """A run that learnt from a served teacher, and the server."""
+    with embedding_server() as server:
+        spec = f"openai:m@{server.url}"
+        (tmp_path / "t.txt").write_text("a\nb\n")
+        embedcache.build(tmp_path / "t.txt", teacher=spec, cache=tmp_path / "c")
+        contract = embedcache.open(tmp_path / "c").teacher().contract
+        shutil.copytree(teacher_folder, tmp_path / "run" / "best")
+        taught = TeacherRecord(name="m", spec=spec, contract_id=contract.id, contract=contract.to_json())
+        RunRecord(
+            identity="i",
+            seeds=[0],
+            setting="s",
+            teachers=[taught],
+            cache=str(tmp_path / "c"),
+            corpus=CorpusRecord(name="c", rows=1, digest="d"),
+            rows=1,
+            student="x",
+            parameters=1,
+            loss="mse",
+        ).write(tmp_path / "run")
+        yield tmp_path / "run", server
+
+
+def test_a_served_teacher_is_asked_again_and_has_to_be_the_same(
+    served_run: tuple[Path, object], data: Path
+) -> None:
+    folder, server = served_run
+    found = evaluate(folder, data=data, device="cpu")
+    expected = evaluate(Model("m", server.vectors), data=data)
+    assert found["m"].average == pytest.approx(expected["m"].average)
+    server.seed = 1
+    refused = evaluate(folder, data=data, device="cpu")
+    assert refused.teacher is None
+    assert any("m cannot be used" in note for note in refused.notes)

@@ -217,6 +217,20 @@ def test_downloads_are_tried_again_shown_and_not_kept(server, data, fetch_one):
     assert left_in(data) == ["SOURCES.json", "small_test.tsv"]
 
 
+def test_a_data_set_of_the_hub_comes_through_its_client(tmp_path, fetch_one, monkeypatch):
+    asked = []
+
+    def hub(dataset, file, **options):
+        asked.append((dataset, file, options["repo_type"], options["revision"]))
+        (tmp_path / "hub").write_bytes(NEWS)
+        return str(tmp_path / "hub")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", hub)
+    base = "https://huggingface.co/datasets/org/pairs/resolve/abc/test/"
+    assert fetch_one(table(base=base, parts={"news": {"files": ["news.tsv"]}})).state == "fetched"
+    assert asked == [("org/pairs", "test/news.tsv", "dataset", "abc")]
+
+
 def test_a_record_that_cannot_be_read_is_not_written_over(data, fetch_one):
     data.mkdir()
     (data / "SOURCES.json").write_text('{"tables"', encoding="utf-8")
