@@ -16,7 +16,7 @@ from embedcache.testing import sentences
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "sharing.md"
 CLIS = {"embedcache": embedcache_cli, "distill": distill_cli}
-TEXTS = sentences(300, seed=11)
+TEXTS = sentences(90, seed=11)
 
 
 def commands() -> list[list[str]]:
@@ -29,17 +29,19 @@ def test_every_command_of_the_page_works(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EMBEDCACHE_CONFIG", str(tmp_path / "remotes.json"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
-    Path("sentences.txt").write_text("".join(f"{text}\n" for text in TEXTS[:240]), encoding="utf-8")
-    Path("more.txt").write_text("".join(f"{text}\n" for text in TEXTS[60:]), encoding="utf-8")
-    build("sentences.txt", teacher="minilm-l6", cache="ann", encode=EncodeOptions(shard_rows=64))
+    monkeypatch.setattr("embedcache.building.dry_run.PROBE_SECONDS", 0.01)
+    Path("sentences.txt").write_text("".join(f"{text}\n" for text in TEXTS[:70]), encoding="utf-8")
+    Path("more.txt").write_text("".join(f"{text}\n" for text in TEXTS[50:]), encoding="utf-8")
+    build("sentences.txt", teacher="minilm-l6", cache="ann", encode=EncodeOptions(shard_rows=16))
     found = commands()
     assert len(found) > 15
     for program, *arguments in found:
         if program == "ssh-keygen":
             subprocess.run([program, *arguments], check=True)
         else:
+            short = ["--student", "layers:1", "--epochs", "1"] if arguments[0] == "run" else []
             # Anything but a return, such as SystemExit for exit code 1, fails the test.
-            CLIS[program].main(arguments, program, standalone_mode=False)
+            CLIS[program].main([*arguments, *short], program, standalone_mode=False)
     assert {path.name for path in Path("ann/corpora").iterdir()} == {"sentences"}
     assert {path.name for path in Path("bob/corpora").iterdir()} == {"sentences", "more"}
     assert len(list(Path("some/corpora").iterdir())) == 1

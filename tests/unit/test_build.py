@@ -36,7 +36,6 @@ from embedcache.fsio import read_sealed_json, write_sealed_json
 from embedcache.store import ShardStore
 from embedcache.teacher.encode import Encoder
 from embedcache.teacher.load import Teacher, load_teacher
-from embedcache.teacher.options import EncodeOptions
 from embedcache.testing import FakeEncoder, fake_teacher, sentences
 
 TEXTS = sentences(50)
@@ -120,15 +119,6 @@ def test_a_text_is_encoded_once_in_one_corpus_or_several(tmp_path: Path, build: 
     assert counts(cache) == (20, 10)
     assert cache.corpus_names() == ["one", "two"]
     assert cache.lookup(TEXTS).shape == (50, 16)
-
-
-def test_an_encoder_serves_several_builds(tmp_path: Path, loaded_teacher: Teacher) -> None:
-    encoder, cache = Encoder(loaded_teacher, compute_dtype="float32"), tmp_path / "cache"
-    for name, texts in (("one", TEXTS[:20]), ("two", TEXTS[20:])):
-        done = result(embedcache.build(texts, teacher=encoder, cache=cache, name=name))
-        assert (done.encoded, done.tokens) == (len(texts), encoder.encode(texts).tokens.sum())
-    with pytest.raises(InputError, match="embedding"):
-        embedcache.build(TEXTS, teacher=encoder, cache=cache, encode=EncodeOptions(output="logits"))
 
 
 def test_standard_input_or_several_files_are_one_corpus(

@@ -51,14 +51,6 @@ def cache(tmp_path: Path) -> Cache:
 # Opening
 
 
-def test_a_cache_is_created_once_and_opened_again(tmp_path: Path) -> None:
-    created = Cache.create(tmp_path / "a" / "cache")
-    assert Cache.create(created.folder).folder == created.folder
-    opened = embedcache.open(str(created.folder))
-    assert isinstance(opened, embedcache.Cache)
-    assert (opened.result, opened.corpora(), opened.teachers()) == (None, [], [])
-
-
 def test_what_is_no_cache_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(CacheFormatError, match=r"thesis\.tex"):
@@ -283,7 +275,3 @@ def test_encode_builds_what_is_missing(tmp_path: Path) -> None:
     np.testing.assert_array_equal(vectors, Cache(tmp_path).lookup(["c", "a", "c"]))
     assert cache.encode(["c"]).shape == (1, 8)  # needs no model
     assert cache.corpus_names() == ["corpus"]
-
-
-def test_the_package_shows_what_it_has() -> None:
-    assert {"build", "open", "Cache", "push", "pull", "copy", "query"} <= set(dir(embedcache))

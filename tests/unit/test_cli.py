@@ -18,7 +18,6 @@ import pytest
 from embedcache import __version__
 from embedcache.cache import Cache
 from embedcache.cli import options
-from embedcache.cli import progress as progress_module
 from embedcache.cli.main import cli
 from embedcache.codecs import CODEC_NAMES
 from embedcache.corpus.readers import ReadOptions
@@ -27,7 +26,6 @@ from embedcache.errors import StorageError
 from embedcache.share.read_through import RemoteOptions
 from embedcache.store.containers import STORE_KINDS
 from embedcache.teacher.options import EncodeOptions, TeacherOptions
-from embedcache.teacher.resolve import ALIASES
 from embedcache.testing import sentences
 from embedcache.views.plan import ViewOptions
 
@@ -189,11 +187,6 @@ def test_every_command_and_option_has_help(name: str, shell: Shell) -> None:
     assert shell(name, "--help").out.startswith(f"Usage: embedcache {name}")
 
 
-def test_teachers_lists_the_aliases(shell: Shell) -> None:
-    table = shell("teachers").out
-    assert all(name in table and alias.model_id in table for name, alias in ALIASES.items())
-
-
 def test_the_package_runs_as_the_command_does() -> None:
     command = [sys.executable, "-m", "embedcache"]
     assert __version__ in subprocess.run([*command, "--version"], capture_output=True, text=True).stdout
@@ -224,24 +217,3 @@ print(sorted({heavy} & set(sys.modules)))"""
 
     # Neighbours on a core, and files that are not in memory yet, make one start slower than another.
     assert any(cpu_seconds() < 0.3 for _ in range(10))
-
-
-def test_progress_is_a_line_in_a_log_every_half_minute(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    class Clock:
-        now = 1000.0
-
-        def monotonic(self) -> float:
-            return self.now
-
-    clock = Clock()
-    monkeypatch.setattr(progress_module, "time", clock)
-    with progress_module.show_progress() as progress:
-        progress.phase("encode", 400)
-        progress.note("500 tokens/s")
-        for _ in range(100):
-            clock.now += 1
-            progress.advance(2)
-    lines = capsys.readouterr().err.splitlines()
-    assert (len(lines), lines[0]) == (3, "encode 60/400 rows, 2/s, 0:02:50 left, 500 tokens/s")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from embedcache.contract import Contract, describe_differences
+from embedcache.contract import Contract
 from embedcache.errors import CorruptCacheError
 from embedcache.testing import example_contract
 
@@ -79,8 +79,3 @@ def test_other_fields_are_refused(value: object) -> None:
 def test_a_value_of_another_type_is_refused(name: str, value: object) -> None:
     with pytest.raises(CorruptCacheError, match=name):
         Contract.from_json({**WHOLE, name: value})
-
-
-def test_differences_are_described_with_short_digests() -> None:
-    differences = example_contract().differences(example_contract(weights="9" * 64, max_length=8))
-    assert describe_differences(differences) == f"weights '{'1' * 12}…' -> '{'9' * 12}…', max_length 64 -> 8"

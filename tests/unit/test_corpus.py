@@ -16,8 +16,7 @@ import pytest
 from corpus_helpers import IDS, LABELS, TEXTS, Failing, content, cut, stored
 
 from embedcache import fsio
-from embedcache.corpus import part
-from embedcache.corpus.corpus import Corpus, CorpusRef
+from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.description import read_info
 from embedcache.corpus.origin import SourceNote, note_path, observe, read_note, unchanged, write_note
 from embedcache.corpus.readers import ReadOptions, ReadReport, RowBatch
@@ -75,34 +74,16 @@ def test_parts_are_opened_when_their_rows_are_asked_for_and_keep_no_file_open(tm
         corpus.texts(np.array([8]))
 
 
-def test_a_corpus_is_named_with_its_digest_or_without() -> None:
-    assert CorpusRef.parse("words@abcdef01") == CorpusRef("words", "abcdef01")
-    assert CorpusRef.parse("words") == CorpusRef("words")
-    for wrong in ("words@abc", "words@ABCDEF", "../words"):
-        with pytest.raises(InputError):
-            CorpusRef.parse(wrong)
-
-
 # The same rows are the same files
 
 
-@pytest.mark.parametrize("rows", [1, 7, 100])
-@pytest.mark.parametrize("bytes_", [1, 60, 1 << 20])
+@pytest.mark.parametrize(("rows", "bytes_"), [(1, 1 << 20), (7, 60), (100, 1)])
 def test_how_the_reader_cuts_its_batches_does_not_show(tmp_path: Path, rows: int, bytes_: int) -> None:
     one = stored(tmp_path / "one", TEXTS, IDS, LABELS, rows=rows, bytes_=bytes_)
     other = stored(tmp_path / "other", TEXTS, IDS, LABELS, rows=4, bytes_=bytes_)
     assert content(one.folder) == content(other.folder)
     assert one.texts() == TEXTS
     assert all(sha256_file(part_path(one, number)) == file.sha256 for number, file in enumerate(one.parts))
-
-
-def test_a_part_ends_before_the_row_that_would_make_it_too_large(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts = ["x" * 10, "y" * 10, "z" * 30, "ab", "c"]
-    assert [file.rows for file in stored(tmp_path, texts, bytes_=20).parts] == [2, 1, 2]
-    monkeypatch.undo()
-    assert (part.PART_ROWS, part.PART_BYTES) == (65536, 128 << 20)
 
 
 def test_the_digest_depends_on_every_row_and_column_and_on_no_name(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from small_caches import add_corpus
 
 from embedcache.cache import Cache
 from embedcache.cli.main import cli
-from embedcache.codecs import CODEC_NAMES, pq
+from embedcache.codecs import CODEC_NAMES
 from embedcache.doctor import Finding, examine
 from embedcache.errors import ContractMismatchError, InputError, TeacherError
 from embedcache.keys import key_array
@@ -96,15 +96,6 @@ def test_two_runs_may_differ_by_the_noise_of_their_compute_dtypes(
     cache = make_cache(tmp_path / "c", teacher, turned(exact, angle), dtype=stored_in)
     store = cache.store(teacher.contract)
     assert compare_with_live(store, store.locate(key_array(TEXTS)), exact, run_in).level == level
-
-
-def test_a_codebook_that_fits_no_vector_excuses_nothing(tmp_path: Path) -> None:
-    teacher = fake_teacher(64)
-    exact = np.random.default_rng(1).standard_normal((len(TEXTS), 64)).astype(np.float32)
-    cache = make_cache(tmp_path / "c", teacher, np.ones_like(exact), codec="pq")
-    assert isinstance(cache.store(teacher.contract).shards[0].codec, pq.PQCodec)
-    store = cache.store(teacher.contract)
-    assert compare_with_live(store, store.locate(key_array(TEXTS)), exact, "float32").wrong.all()
 
 
 def test_another_model_a_missing_one_and_no_texts_are_refused(

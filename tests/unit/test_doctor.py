@@ -155,20 +155,6 @@ def test_broken_and_equal_vectors_are_counted_named_and_spoil_no_other_figure(tm
     assert set(alike) < set(TEXTS[99:110])
 
 
-def test_the_effective_rank_is_that_of_the_singular_values(tmp_path: Path) -> None:
-    vectors = np.float32(unit(600) * np.geomspace(1, 0.05, WIDTH) + 0.3)
-    diagnosis = examine(make_cache(tmp_path / "c", vectors, normalize=False))
-    squares = np.linalg.svd(vectors.astype(np.float64) - vectors.mean(axis=0), compute_uv=False) ** 2
-    shares = squares / squares.sum()
-    rank = np.exp(-(shares * np.log(shares)).sum())
-    assert finding(diagnosis, "unused directions").value == pytest.approx(1 - rank / WIDTH)
-
-
-@pytest.mark.parametrize("rows", [1, 49])
-def test_the_geometry_of_a_few_vectors_is_not_judged(tmp_path: Path, rows: int) -> None:
-    assert levels(examine(make_cache(tmp_path / "c", unit(rows), TEXTS[:rows]))) == {"sample": "look"}
-
-
 def test_missing_repeated_and_truncated_texts_are_counted(tmp_path: Path) -> None:
     cache = make_cache(tmp_path / "c", unit(590), [*TEXTS, *TEXTS[:400]], truncated=59)
     # A key in two shards is one vector.

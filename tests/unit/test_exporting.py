@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import duckdb
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from check_helpers import run
@@ -69,13 +67,6 @@ def test_an_export_holds_rows_and_vectors(
     assert (done.rows, done.missing, done.corpus, done.teacher) == (ROWS, 0, "news", codec)
     size = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
     assert done.bytes == size
-
-
-def test_other_programs_read_it(cache: Cache, tmp_path: Path) -> None:
-    export(cache, tmp_path / "x.parquet", corpus="plain", teacher="pq")
-    assert pq.read_schema(tmp_path / "x.parquet").field("vector").type == pa.list_(pa.float32(), 8)
-    read_back = duckdb.read_parquet(str(tmp_path / "x.parquet")).aggregate("count(*), len(any_value(vector))")
-    assert read_back.fetchall() == [(5, 8)]
 
 
 def test_where_selects_rows(cache: Cache, tmp_path: Path) -> None:

@@ -59,24 +59,6 @@ def test_a_failing_write_leaves_the_old_file_alone(
     assert names_in(tmp_path) == ["file"]
 
 
-@pytest.mark.parametrize("can_remove", [True, False])
-def test_the_first_error_is_raised_and_at_most_a_temporary_file_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_remove: bool
-) -> None:
-    def interrupt(descriptor: int) -> None:
-        if not Path(f"/proc/self/fd/{descriptor}").readlink().is_dir():
-            raise KeyboardInterrupt
-
-    if not can_remove:
-        monkeypatch.setattr(Path, "unlink", failing(errno.EACCES))
-    monkeypatch.setattr(os, "fsync", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        fsio.write_bytes(tmp_path / "file", b"half")
-    left = names_in(tmp_path)
-    assert all(name.startswith(fsio.TEMPORARY_PREFIX) for name in left)
-    assert len(left) == (not can_remove)
-
-
 @pytest.mark.parametrize(("code", "is_harmless"), [(errno.EINVAL, True), (errno.EIO, False)])
 def test_folders_that_cannot_be_synced_are_written_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, is_harmless: bool

@@ -16,7 +16,7 @@ from small_caches import TEXTS, add_corpus, add_teacher, add_view, batch
 from embedcache import fsio
 from embedcache.cache import Cache
 from embedcache.cli.main import cli
-from embedcache.errors import CorruptCacheError, InputError
+from embedcache.errors import CorruptCacheError
 from embedcache.fsio import read_sealed_json, write_sealed_json
 from embedcache.gc import collect_garbage, find_removal
 from embedcache.inventory import QUARANTINE
@@ -269,22 +269,3 @@ def test_rm_asks_first(tmp_path: Path) -> None:
     for kind, name in (("corpus", "words"), ("teacher", "tiny")):
         assert run("rm", kind, name, "--yes", "--cache", cache.folder)[0] == 0
     assert (cache.corpora(), cache.teachers()) == ([], [])
-
-
-def test_what_is_not_there_is_an_error_with_what_there_is(tmp_path: Path) -> None:
-    cache = filled(tmp_path)
-    missing = {"words/x": "crop", "x/crop": "words"}
-    for kind, names in {"view": missing, "corpus": {"x": "words"}, "teacher": {"x": "tiny"}}.items():
-        for name, known in names.items():
-            with pytest.raises(InputError, match=known):
-                find_removal(cache, kind, name)
-
-
-def test_gc_prints_what_it_frees(tmp_path: Path) -> None:
-    given = ("--cache", filled(tmp_path).folder)
-    (tmp_path / ".tmp-x").write_text("12345")
-    assert "0 found" in run("gc", *given)[1]
-    age(tmp_path)
-    assert "5 B would be freed" in run("gc", *given, "--dry-run")[1]
-    assert '"bytes": 5' in run("gc", *given, "--json")[1]
-    assert not (tmp_path / ".tmp-x").exists()

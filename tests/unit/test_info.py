@@ -11,7 +11,6 @@ from check_helpers import run
 from small_caches import KINDS, LABELS, ROWS, TEXTS, add_corpus, add_teacher, add_view, batch, make_cache
 
 from embedcache.cache import Cache
-from embedcache.errors import InputError
 from embedcache.fsio import read_sealed_json, write_sealed_json
 from embedcache.info import MOST_LABELS, describe
 
@@ -72,14 +71,6 @@ def test_coverage_counts_rows_of_corpora_and_views_and_each_vector_once(tmp_path
     # Of many labels the commonest are listed.
     rows = describe(cache)["labels"]
     assert (len(rows), rows[0]["label"], rows[0]["labels"]) == (MOST_LABELS, "l49", 50)
-
-
-def test_an_unknown_name_and_an_empty_cache(cache: Cache, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"'x'.*news, plain, .*pq"):
-        describe(cache, "x")
-    empty = Cache.create(tmp_path / "c")
-    assert not any(describe(empty).values())
-    assert "no corpus" in run("ls", "--cache", empty.folder)[1]
 
 
 def test_ls_and_info_print_tables_and_json(cache: Cache) -> None:

@@ -252,11 +252,6 @@ def test_long_lines_are_kept_whole_up_to_a_bound(tmp_path: Path, monkeypatch: py
         read_data(tmp_path, "rows.txt", f"a\n{long}\n")
 
 
-def test_text_with_a_few_control_characters_is_text(tmp_path: Path) -> None:
-    lines = ["PAR1 is a region.", *(f"line {n} of a log \x1b[1mbold\x1b[0m" for n in range(30)), "\x01"]
-    assert read_data(tmp_path, "rows.txt", "\n".join(lines))[0] == lines
-
-
 # --- columns, conditions, pairs --------------------------------------------------------------------------
 
 

@@ -104,7 +104,7 @@ def polled(mirror: Path) -> Iterator[list[int]]:
     seen, ended = [0], threading.Event()
 
     def poll() -> None:
-        while not ended.wait(0.0005):
+        while not ended.wait(0.002):
             seen.append(shard_bytes(mirror))
 
     thread = threading.Thread(target=poll)
@@ -206,7 +206,7 @@ with Mirror.open(remote, folder, limit=int(limit)) as mirror:
     store = mirror.store(mirror.cache.teacher().contract)
     generator = np.random.default_rng(int(seed))
     first = {}
-    for turn in range(25):
+    for turn in range(10):
         shards = generator.choice(12, 2, replace=False)
         store.want(shards[:1].tolist(), shards[1:].tolist())
         rows = np.flatnonzero(np.isin(store.shards_at(np.arange(600)), shards))

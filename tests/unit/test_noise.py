@@ -18,22 +18,6 @@ def header(compute_dtype: str = "float32", worst: float = 1.0, codec: str = "int
     return ShardHeader(example_contract(2), codec, None, 1, {"compute_dtype": compute_dtype}, error)
 
 
-def turned(angle: float, length: float = 1.0) -> np.ndarray:
-    return np.array([[length * math.cos(angle), length * math.sin(angle)]], dtype=np.float32)
-
-
-def test_the_angle_grows_with_what_was_lost() -> None:
-    angles = [
-        noise_angle(one)
-        for one in (header(), header("float16"), header("bfloat16"), header("bfloat16", 0.999))
-    ]
-    assert angles == sorted(angles)
-    assert angles[0] == math.acos(0.999999)
-    assert angles[3] == pytest.approx(math.acos(0.9995) + math.acos(0.999))
-    # Nobody knows what it was computed in: as the strictest.
-    assert noise_angle(header("tf32")) == angles[0]
-
-
 @pytest.mark.parametrize("codec", ["float32", "float16", "int8"])
 def test_a_shard_is_believed_as_far_as_its_codec_can_lose_anything(codec: str) -> None:
     vectors = np.random.default_rng(3).standard_normal((500, 384)).astype(np.float32)
@@ -42,16 +26,6 @@ def test_a_shard_is_believed_as_far_as_its_codec_can_lose_anything(codec: str) -
     exact = noise_angle(header(codec=codec))
     assert noise_angle(header(worst=lost, codec=codec)) - exact == pytest.approx(math.acos(min(lost, 1.0)))
     assert noise_angle(header(worst=-1.0, codec=codec)) < 0.26
-
-
-def test_directions_and_lengths_count() -> None:
-    x = np.concatenate([turned(0)] * 5)
-    y = np.concatenate([turned(0), turned(0.09), turned(0.11), turned(0, 1.05), turned(0, 1.3)])
-    found, beyond = compare_rows(x, y, np.full(5, 0.1))
-    assert beyond.tolist() == [False, False, True, False, True]
-    assert found[0] == 1.0
-    assert found[2] == pytest.approx(math.cos(0.11))
-    assert found[4] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,11 @@ from flat_build import build
 from pair_helpers import LABELS, add_classifier, classifier_folder, joined, pair_file
 
 from embedcache.cache import Cache
-from embedcache.errors import ContractMismatchError, CorruptCacheError, InputError, StorageError, TeacherError
+from embedcache.errors import ContractMismatchError, CorruptCacheError, StorageError, TeacherError
 from embedcache.store import ShardStore
 from embedcache.teacher.classifier import CLASSIFIER, WEIGHTS, ClassifierHead, logits_contract
 from embedcache.teacher.encode import Encoder
 from embedcache.teacher.load import load_by_contract, load_teacher, logits_teacher
-from embedcache.teacher.options import parse_outputs
 from embedcache.testing import encode_texts, tiny_encoder
 
 BOTH = "embedding,logits"
@@ -132,13 +131,6 @@ def test_a_model_without_a_fitting_classifier_has_no_logits(file: Path, folder: 
     assert len(make(file, folder, tmp_path / "cache").lookup(TEXTS)) == 40
 
 
-@pytest.mark.parametrize("output", ["", "vectors", "logits,logits", "embedding;logits"])
-def test_other_outputs_are_refused(output: str) -> None:
-    with pytest.raises(InputError, match="embedding, logits"):
-        parse_outputs(output)
-    assert parse_outputs(" logits, embedding") == ("embedding", "logits")
-
-
 def test_a_teacher_of_logits_is_loaded_by_its_contract(file: Path, folder: Path, tmp_path: Path) -> None:
     contract = logits_teacher(load_teacher(folder, device="cpu")).contract
     loaded = load_by_contract(folder, contract, name="model.logits", remedy="give it")
@@ -152,11 +144,3 @@ def test_a_teacher_of_logits_is_loaded_by_its_contract(file: Path, folder: Path,
     (folder / CLASSIFIER).unlink()
     with pytest.raises(TeacherError, match="no classifier"):
         load_by_contract(folder, contract, name="model.logits", remedy="give it")
-
-
-def test_an_encoder_of_other_outputs_is_refused(file: Path, folder: Path, tmp_path: Path) -> None:
-    teacher = load_teacher(folder, device="cpu")
-    both = Encoder(teacher, logits_teacher(teacher), compute_dtype="float32")
-    with pytest.raises(InputError, match="the encoder gives"):
-        make(file, teacher, tmp_path / "cache", encoder=both)
-    assert len(make(file, teacher, tmp_path / "cache", output=BOTH, encoder=both).teachers()) == 2

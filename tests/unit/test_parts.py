@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from building import rows_encoded, write_lines
-from click.testing import CliRunner
 from flat_build import build
 from processes import run_together
 
 from embedcache.cache import Cache
-from embedcache.cli.main import cli
 from embedcache.errors import InputError
 from embedcache.missing import KeyPart
 from embedcache.testing import FakeEncoder, fake_teacher, sentences
@@ -73,18 +70,6 @@ def test_a_part_is_about_its_own_rows_and_their_sum_is_the_whole(
     again = build(source, teacher=ENCODER, cache=whole.folder, part="2/3").result
     assert again is not None
     assert (again.encoded, again.cached) == (0, again.wanted)
-
-
-def test_the_summary_says_which_part_also_of_a_dry_run(
-    tmp_path: Path, source: Path, tiny_teacher: Path
-) -> None:
-    words = ["build", source, "--teacher", tiny_teacher, "--cache", tmp_path / "cache", "--part", "1/100"]
-    for more, encoded in (["--dry-run"], "to encode"), ([], "encoded"):
-        run = CliRunner().invoke(cli, [*map(str, words), *more])
-        assert run.exit_code == 0
-        count = re.search(r"1/100: (\d+) ", run.output)
-        assert count is not None
-        assert re.search(rf"{encoded} +. {count[1]}\b", run.output)
 
 
 @pytest.mark.parametrize("part", ["0/3", "4/3", "1", "1/0", "a/b", "-1/3", "1/3/5", ""])

@@ -20,7 +20,6 @@ from small_caches import KINDS, LABELS, ROWS, TEXTS, add_corpus, add_teacher, ba
 
 from embedcache.cache import Cache
 from embedcache.cli.query import query_command
-from embedcache.codecs import get_codec
 from embedcache.errors import CorruptCacheError, EmbedCacheError, InputError
 from embedcache.fsio import read_sealed_json, write_sealed_json
 from embedcache.keys import key
@@ -122,20 +121,6 @@ def test_labels_of_several_types_are_one_column(tmp_path: Path) -> None:
         assert found == [*(["1", "2"] if kind == "VARCHAR" else [1, 2]), *(labels or [None, None])]
 
 
-def test_widths_and_names_of_teachers(tmp_path: Path) -> None:
-    cache = Cache.create(tmp_path / "c")
-    narrow = add_teacher(cache, "narrow", [batch(TEXTS[:3])])
-    cache.register_teacher("alias", narrow.contract, {})
-    add_teacher(cache, "wide", [batch(TEXTS[:3], dimension=12)], dimension=12)
-    sql = "SELECT teacher, sum(len(vector))::INTEGER AS n FROM vectors GROUP BY ALL ORDER BY 1"
-    assert ask(cache, sql) == [{"teacher": "alias", "n": 24}, {"teacher": "wide", "n": 36}]
-
-
-def test_vectors_are_decoded_only_where_asked_for(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(get_codec("float16")), "decode", None)
-    assert ask(cache, "SELECT count(*) AS n FROM vectors WHERE teacher = 'float16'") == [{"n": ROWS - 1}]
-
-
 def test_views_of_other_rows_are_left_out_and_damage_is_an_error(tmp_path: Path) -> None:
     cache = make_cache(tmp_path / "c")
     recipe = cache.corpora_folder / "plain" / "views" / "crop" / "recipe.json"
@@ -161,12 +146,6 @@ ALLOWED = [
     "PIVOT rows ON corpus IN ('news', 'plain') USING count(*) GROUP BY label",
     "SELECT 'DROP TABLE rows; -- not one' AS text;",
 ]
-ERRORS = {
-    "SELEC 1": "SELEC", "SELECT nope FROM rows": "rows(corpus, row,",
-    "SELECT text::INTEGER FROM rows": "Conversion",
-    "SELECT error('late') FROM rows WHERE row = 200": "late",
-    "FROM vektors": "rows, views, vectors, shards, teachers, corpora",
-}
 # fmt: on
 
 
@@ -184,14 +163,6 @@ def test_a_statement_reaches_nothing_but_the_cache(cache: Cache, tmp_path: Path,
 @pytest.mark.parametrize("sql", ALLOWED)
 def test_whatever_selects_is_answered(cache: Cache, sql: str) -> None:
     assert query(cache, sql).num_rows > 0
-
-
-@pytest.mark.parametrize("sql", ERRORS)
-def test_an_error_is_one_line_with_what_there_is(cache: Cache, sql: str) -> None:
-    with pytest.raises(InputError) as caught:
-        query(cache, sql)
-    assert ERRORS[sql] in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_rows_come_before_the_last_is_computed_and_columns_of_one_name_are_numbered(cache: Cache) -> None:
@@ -226,19 +197,6 @@ def test_files_read_back_equal(cache: Cache, tmp_path: Path, ending: str) -> Non
     for found, row in zip(csv.DictReader(content.splitlines()), expected, strict=True):
         assert (found["text"], found["key"], found["gap"]) == (row["text"], row["key"], "")
         assert (json.loads(found["vector"]), json.loads(found["late"])) == (row["vector"], row["late"])
-
-
-def test_values_that_json_has_no_type_for(cache: Cache) -> None:
-    columns = {
-        "'nan'::FLOAT": None,
-        "1.50::DECIMAL(10, 2)": 1.5,
-        "DATE '2020-01-02'": "2020-01-02",
-        "{'a': 1, 'b': 'ab'::BLOB}": {"a": 1, "b": "6162"},
-        "18446744073709551615::UBIGINT": 2**64 - 1,
-    }
-    sql = ", ".join(f"{column} AS x{number}" for number, column in enumerate(columns))
-    shown = json.loads(run(cache, f"SELECT {sql}", "--json").stdout)
-    assert [*shown.values()] == [*columns.values()]
 
 
 def test_the_table_is_cut_and_harmless(cache: Cache, tmp_path: Path) -> None:

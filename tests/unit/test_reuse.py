@@ -85,15 +85,6 @@ def target_of(cache: Cache, length: int, codec: str = "float32") -> ShardStore:
     return cache.store(example_contract(max_length=length), codec)
 
 
-def test_related_contracts_differ_in_nothing_but_the_length(cache: Cache) -> None:
-    for length in (8, 0, 16, 32):
-        fill(cache, length, ["a"])
-    fill(cache, 8, ["a"], pooling="cls")
-    related = related_stores(cache, example_contract(max_length=16))
-    assert [store.contract.max_length for store in related] == [0, 32, 8]
-    assert related_stores(cache, example_contract(prompt="query: ")) == []
-
-
 @pytest.mark.parametrize(
     ("row", "length", "reused"),
     [

@@ -200,26 +200,13 @@ def test_errors_that_pass_are_tried_again(server: EmbeddingServer, build: Build)
     np.testing.assert_allclose(cache.lookup(TEXTS), server.vectors(TEXTS), atol=1e-6)
 
 
-def _nan(answer: Answer) -> None:
-    answer["data"][0]["embedding"] = [float("nan")] * 8
-
-
-def _null(answer: Answer) -> None:
-    answer["data"][0]["embedding"] = [None] * 8
-
-
 CHANGES: dict[str, Callable[[Answer], object]] = {
     "too few": lambda answer: answer["data"].pop(),
-    "too many": lambda answer: answer["data"].append(answer["data"][0]),
     "index twice": lambda answer: answer["data"][0].update(index=1),
-    "index beyond": lambda answer: answer["data"][0].update(index=99),
-    "no index": lambda answer: answer["data"][0].pop("index"),
     "other width": lambda answer: [one.update(embedding=[0.5] * 9) for one in answer["data"]],
-    "one width": lambda answer: answer["data"][0].update(embedding=[0.5] * 9),
     "no base64": lambda answer: answer["data"][0].update(embedding="?"),
     "no data": lambda answer: answer.clear(),
-    "NaN": _nan,
-    "null": _null,
+    "NaN": lambda answer: answer["data"][0].update(embedding=[float("nan")] * 8),
 }
 
 
@@ -253,7 +240,7 @@ def test_indices_in_another_order_are_sorted(server: EmbeddingServer, build: Bui
     np.testing.assert_allclose(build(codec="float32").lookup(TEXTS), server.vectors(TEXTS), atol=1e-6)
 
 
-@pytest.mark.parametrize("status", [400, 401, 404, 413, 422, 500])
+@pytest.mark.parametrize("status", [401, 500])
 def test_a_refusal_names_status_and_server(server: EmbeddingServer, status: int) -> None:
     server.statuses = [(status, {}, False)]
     with pytest.raises(ServedTeacherError, match=rf"{server.url}.*{status}"):
@@ -261,16 +248,10 @@ def test_a_refusal_names_status_and_server(server: EmbeddingServer, status: int)
     assert len(server.requests) == 1
 
 
-def test_a_server_that_is_gone_is_named(server: EmbeddingServer) -> None:
-    gone = f"openai:m@{server.url.replace('/v1', '').rsplit(':', 1)[0]}:9/v1"
-    with pytest.raises(ServedTeacherError, match=":9/v1"):
-        load_served(gone, retries=0)
-
-
 # Another model under the same name
 
 
-@pytest.mark.parametrize("codec", ["float32", "float16", "int8", "pq"])
+@pytest.mark.parametrize("codec", ["float16", "pq"])
 def test_the_canary_stops_another_model_before_anything_is_encoded(
     server: EmbeddingServer, build: Build, tmp_path: Path, codec: str
 ) -> None:

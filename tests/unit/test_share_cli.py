@@ -11,7 +11,6 @@ from sharing import (
     content,
     digests_of,
     make_cache,
-    make_key,
     objects_in,
     other_vectors,
     set_teacher,
@@ -117,21 +116,3 @@ def test_bad_vectors_exit_with_1(shell: Shell, tmp_path: Path, monkeypatch: pyte
     bad = shell("pull", remote, "--cache", tmp_path / "mine")
     assert (bad.code, "Mallory" in bad.out) == (1, True)
     assert Cache(tmp_path / "mine").teachers() == []
-
-
-def test_options_of_pull(shell: Shell, remote: Path, tmp_path: Path) -> None:
-    mine = ("--cache", tmp_path / "mine")
-    part = shell("pull", remote, *mine, "--corpus", "corpus", "--where", "row < 5", "--json").json
-    assert (len(part["corpora"]), part["vectors"]) == (1, {"fake": 40})
-    _, public = make_key(tmp_path, "key")
-    for options, code in {
-        ("--max-bytes", "1KB"): 2,
-        ("--corpus", "none"): 2,
-        ("--skip-manifest", "000000"): 2,
-        ("--require-signature", tmp_path / "none"): 2,
-        ("--require-signature", public): 1,
-    }.items():
-        done = shell("pull", remote, "--cache", tmp_path / "new", *options)
-        assert (done.code, len(done.err.splitlines())) == (code, 1), options
-    assert shell("pull", tmp_path / "nowhere", *mine).code == 1
-    assert shell("remote", "add", "team").code == 2

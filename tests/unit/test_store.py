@@ -79,17 +79,6 @@ def test_one_of_two_vectors_of_a_key_is_read_however_they_came(make: Make) -> No
     assert found[0] == found[1]
 
 
-def test_each_key_has_one_row_of_its_own(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    for seed in range(5):
-        store.put(example_batch(["same", f"own {seed}", f"other {seed}"], seed=seed))
-    # As it is after writing, and as the next reader finds it: in another order.
-    for one in (store, open_store(tmp_path)):
-        positions = np.flatnonzero(np.concatenate([own for _, own in one.own_rows()]))
-        assert len(positions) == len(one) == 11
-        assert (one.locate(one.keys_at(positions)) == positions).all()
-
-
 @pytest.mark.parametrize(("fine", "coarse"), [("float32", "float16"), ("float16", "int8"), ("int8", "pq")])
 def test_of_several_rows_the_finest_is_read(tmp_path: Path, fine: str, coarse: str) -> None:
     batch, both = example_batch(texts(0, 300)), tmp_path / "both"

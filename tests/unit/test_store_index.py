@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from store_helpers import filled, index_files, open_store, shard_files, texts
 
 from embedcache.errors import CorruptCacheError
-from embedcache.fsio import sha256_file
 from embedcache.keys import KEY_DTYPE, KeyArray, key_array
 from embedcache.store import FolderShards, ShardStore
 from embedcache.store import checked as checked_module
@@ -87,14 +86,6 @@ def test_an_index_answers_without_opening_shards(tmp_path: Path, monkeypatch: py
     assert opened == []
     store.vectors(store.locate(key_array(texts(0, 1))))
     assert len(opened) == 1
-
-
-def test_index_files_are_named_by_their_bytes_and_made_again_alike(tmp_path: Path) -> None:
-    filled(tmp_path)
-    paths = index_files(tmp_path)
-    assert [path.stem for path in paths] == [sha256_file(path) for path in paths]
-    shutil.rmtree(tmp_path / "index")
-    assert assert_answers(tmp_path).index_files == index_files(tmp_path) == paths
 
 
 def test_more_shards_get_an_index_of_their_own_until_it_pays_to_merge(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import huggingface_hub
 import numpy as np
 import pytest
 import torch
-from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
+from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
@@ -130,16 +130,9 @@ def test_an_unknown_name_is_refused_without_asking_the_hub(spec: str, hub: Hub) 
     assert hub.calls == []
 
 
-@pytest.mark.parametrize(
-    "error",
-    [LocalEntryNotFoundError("Cannot reach the hub.\nAnd more."), OSError("disk"), HTTPError("x")],
-    ids=lambda error: type(error).__name__,
-)
-def test_a_failed_download_is_one_error_in_one_line(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_download_is_one_error_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object, **options: object) -> str:
-        raise error
+        raise LocalEntryNotFoundError("Cannot reach the hub.\nAnd more.")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -253,7 +246,7 @@ def test_the_architecture_is_what_computes(folder: Path) -> None:
 # Loaded with its contract
 
 
-@pytest.mark.parametrize("pooling", [None, "cls", "pooler"])
+@pytest.mark.parametrize("pooling", [None, "pooler"])
 def test_the_contract_does_not_depend_on_place_or_layout(
     folder: Path, tiny_teacher: Path, pooling: str | None
 ) -> None:

@@ -130,30 +130,6 @@ def test_teachers_without_sound_token_embeddings_are_refused_before_anything_is_
     assert not (tmp_path / "c").exists()
 
 
-def test_rows_are_found_by_token() -> None:
-    # The first row of the duplicate "a" counts.
-    assert PLAIN.rows_of(["ü", "[PAD]", "a", "ü"]).tolist() == [3, 0, 1, 3]
-    for tokens in (["a", "t0"], [""]):
-        with pytest.raises(InputError, match="1 of"):
-            PLAIN.rows_of(tokens)
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"word": np.full((7, 4), np.inf, np.float32)}, "word"),
-        ({"tokens": TOKENS[:-1]}, "6 tokens"),
-        ({"norm_weight": np.ones(5, np.float32)}, "norm.weight"),
-        ({"norm_eps": None}, "norm_eps"),
-        ({"project_weight": None}, "project_weight"),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
-)
-def test_parts_that_do_not_belong_together_are_refused(changes: dict[str, Any], named: str) -> None:
-    with pytest.raises(InputError, match=named):
-        replace(WHOLE, **changes)
-
-
 # The file
 
 

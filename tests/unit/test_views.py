@@ -82,15 +82,6 @@ def test_what_is_no_recipe_is_refused(spec: str) -> None:
         parse_views([spec])
 
 
-def test_views_of_one_name_and_seeds_that_cannot_be_stored_are_refused() -> None:
-    for specs in (["crop", "crop"], ["crop*2", "crop-1=delete-words"], ["column:a b", "column:a_b"]):
-        with pytest.raises(InputError, match="two views"):
-            parse_views(specs)
-    for seed in (-1, 1 << 63):
-        with pytest.raises(InputError, match="seed"):
-            parse_views(["crop"], seed=seed)
-
-
 @given(st.text(max_size=60))
 def test_any_text_is_a_recipe_whose_name_can_be_a_folder_or_refused(spec: str) -> None:
     with suppress(InputError):
