@@ -13,10 +13,14 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/python -m distill.demo
 
-# A process a core and one more, for many tests wait; each with one thread of its own for arithmetic.
-test: $(READY) lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n \
-		$$($(BIN)/python -c "import os; print(min((os.cpu_count() or 1) + 1, 8))")
+# A process a core and one more, for many tests wait; each with one thread of its own for arithmetic. Types are
+# checked beside them, as that takes one core.
+test: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy & types=$$!; \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal -n \
+		$$($(BIN)/python -c "import os; print(min((os.cpu_count() or 1) + 1, 8))") && wait $$types
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -34,7 +34,7 @@ from remote_servers import (
     sftp_server,
     trust,
 )
-from sharing import DAY, assert_live_whole, content, make_cache, objects_of
+from sharing import DAY, assert_live_whole, content, make_cache, objects_of, start
 
 from embedcache.errors import InputError, RemoteError
 from embedcache.share import collect, drop, list_remote, pull, push, verify_remote
@@ -194,8 +194,9 @@ def test_what_another_process_adds_is_seen_at_once(remote: str, cache: Path, tmp
     before = sorted(reader.names_in("manifests"))
     assert _objects(reader) == objects_of(cache)
     other = make_cache(tmp_path / "other", sentences(70, seed=8), name="other", shard_rows=64).folder
-    program = "import sys; from embedcache.share import push; push(*sys.argv[1:])"
-    subprocess.run([sys.executable, "-c", program, str(other), remote], check=True)
+    pushing = start("push", other, remote)
+    pushing.join(120)
+    assert pushing.exitcode == 0
     (added,) = set(reader.names_in("manifests")) - set(before)
     assert _objects(reader) == objects_of(cache) | objects_of(other)
     drop(remote, [digest_in(added)])

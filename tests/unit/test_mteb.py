@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,12 @@ from scipy.stats import spearmanr
 from distill.errors import DataError, MissingExtraError
 from distill.evaluation.task import SuiteOptions, get_suite
 
-pytest.importorskip("mteb")
+
+@pytest.fixture(scope="module", autouse=True)
+def mteb() -> Any:
+    """The library, which takes seconds to import; without it there is nothing to test."""
+    return pytest.importorskip("mteb")
+
 
 TASKS = """
 import csv
