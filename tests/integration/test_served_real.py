@@ -10,16 +10,16 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from building import rows_encoded, write_lines
+from building import write_lines
 from ports import reserved_port
 from safetensors.numpy import load_file, save_file
 
@@ -27,7 +27,6 @@ import embedcache
 from embedcache.building.build import grouped
 from embedcache.cache import Cache
 from embedcache.errors import ContractMismatchError
-from embedcache.progress import NoProgress
 from embedcache.teacher.resolve import resolve
 from embedcache.testing import sentences
 
@@ -41,7 +40,7 @@ pytestmark = [
 
 
 @contextmanager
-def infinity(model: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+def infinity(model: Path, port: int) -> Iterator[None]:
     """Serve ``model`` under the one name until the block ends."""
     command = [str(COMMAND), "v2", "--model-id", str(model), "--served-model-name", NAME, "--port", str(port)]
     command += ["--engine", "torch", "--device", "cpu", "--url-prefix", "/v1", "--no-bettertransformer"]
@@ -61,7 +60,7 @@ def infinity(model: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
                 assert run.poll() is None, f"infinity_emb ended with {run.returncode}"
                 assert time.monotonic() < deadline
                 time.sleep(0.2)
-            yield run
+            yield
         finally:
             run.kill()
 
@@ -77,71 +76,25 @@ def finetuned(model: Path, folder: Path) -> Path:
     return folder
 
 
-class Starting(NoProgress):
-    """Progress that starts a thread once a number of rows is encoded."""
-
-    def __init__(self, rows: int, thread: threading.Thread) -> None:
-        self.rows, self.thread, self.is_encoding = rows, thread, False
-
-    def phase(self, name: str, total: int | None = None, unit: str = "rows") -> None:
-        self.is_encoding = name == "encode"
-
-    def advance(self, count: int = 1) -> None:
-        self.rows -= count if self.is_encoding else 0
-        if self.rows < 0 and self.thread.ident is None:
-            self.thread.start()
+def settings_of(teacher: str, cache: Path, **more: Any) -> dict[str, Any]:
+    return grouped({"teacher": teacher, "cache": cache, "codec": "float32", **more})
 
 
-def test_vectors_a_restart_and_another_model(tmp_path: Path) -> None:
-    texts = [*sentences(1500), "Ünïcode, 漢字 🙂", "long " * 400]
-    source = write_lines(tmp_path / "corpus.txt", texts)
-    own = embedcache.build(
-        source,
-        **grouped(
-            {
-                "teacher": "minilm-l6",
-                "cache": tmp_path / "own",
-                "codec": "float32",
-                "compute_dtype": "float32",
-            }
-        ),
-    )
-    minilm = resolve("minilm-l6").folder
+def test_vectors_are_those_of_a_local_build_and_another_model_is_refused(tmp_path: Path) -> None:
+    texts = [*sentences(200), "Ünïcode, 漢字 🙂", "long " * 400]
+    source, minilm = write_lines(tmp_path / "corpus.txt", texts), resolve("minilm-l6").folder
+    own = embedcache.build(source, **settings_of("minilm-l6", tmp_path / "own", compute_dtype="float32"))
     with reserved_port() as port:
-        settings = grouped(
-            {
-                "teacher": f"openai:{NAME}@http://127.0.0.1:{port}/v1",
-                "cache": tmp_path / "served",
-                "codec": "float32",
-                "shard_rows": 256,
-            }
-        )
-        stop = threading.Event()
-
-        def restart() -> None:
-            first.kill()
-            first.wait()
-            with infinity(minilm, port):
-                stop.wait()
-
-        restarting = threading.Thread(target=restart)
-        with infinity(minilm, port) as first:
-            try:
-                served = embedcache.build(source, **{**settings, "progress": Starting(300, restarting)})
-            finally:
-                stop.set()
-        assert restarting.ident is not None
-        restarting.join()
-        assert rows_encoded(served) == len(texts)
+        settings = settings_of(f"openai:{NAME}@http://127.0.0.1:{port}/v1", tmp_path / "served")
+        with infinity(minilm, port):
+            served = embedcache.build(source, **settings)
         mine, theirs = own.lookup(texts), served.lookup(texts)
         cosines = (mine * theirs).sum(axis=1) / np.linalg.norm(mine, axis=1) / np.linalg.norm(theirs, axis=1)
-        print(f"least cosine {cosines.min():.8f}")  # noqa: T201
         assert cosines.min() > 0.99999
-        other = finetuned(minilm, tmp_path / "other")
         more = write_lines(tmp_path / "more.txt", [*texts, *sentences(50, seed=1)])
+        other = finetuned(minilm, tmp_path / "other")
         with infinity(other, port), pytest.raises(ContractMismatchError, match="cosine") as caught:
             embedcache.build(more, **settings)
-        print(caught.value)  # noqa: T201
-        assert "canary" in caught.value.differences
-        after = Cache(tmp_path / "served")
-        assert len(after.store(after.teacher().contract)) == len(texts) + 16
+    assert "canary" in caught.value.differences
+    after = Cache(tmp_path / "served")
+    assert len(after.store(after.teacher().contract)) == len(texts) + 16

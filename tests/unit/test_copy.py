@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,15 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from damage import flip_middle
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from kill_helpers import cut_off_at
 from small_caches import add_corpus, add_view
 
 from embedcache.cache import Cache
-from embedcache.cli.main import cli
 from embedcache.contract import Contract
 from embedcache.copying import CopyOptions, CopyResult, VectorConflictError, copy
 from embedcache.errors import CacheFormatError, ContractMismatchError, CorruptCacheError, InputError
@@ -398,43 +393,3 @@ def test_killed_anywhere_the_same_copy_ends_alike(
         copied(tmp_path / f"killed-{stop}", *at_odds, **options)
         assert files(tmp_path / f"killed-{stop}") == clean, stop
     assert kills > 2
-
-
-@settings(max_examples=10, deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(0, 90), st.integers(1, 40), st.booleans()), min_size=1, max_size=5),
-    st.integers(1, 99),
-    st.sampled_from(["arrow", "lmdb"]),
-)
-def test_parts_of_a_cache_come_together_again(
-    tmp_path_factory: pytest.TempPathFactory, shards: list[tuple[int, int, bool]], edge: int, kind: str
-) -> None:
-    """Every look-up gives what it gave, even where a cache holds two vectors of a text."""
-    folder = tmp_path_factory.mktemp("parts")
-    batches = [
-        broken(TEXTS[first : first + count]) if odd else batch(first, first + count)
-        for first, count, odd in shards
-    ]
-    whole = cache_of(folder / "whole", *batches, kind=kind)
-    add_corpus(whole, "front", TEXTS[: min(edge + 10, 130)])
-    add_corpus(whole, "back", TEXTS[edge:130])
-    held = [TEXTS[row] for row in np.flatnonzero(whole.store(CONTRACT).locate(key_array(TEXTS)) >= 0)]
-    for name in ("front", "back"):
-        copied(folder / name, whole.folder, corpora=[name])
-    assert copied(folder / "all", folder / "front", folder / "back").conflicts == ()
-    assert np.array_equal(Cache(folder / "all").lookup(held), whole.lookup(held))
-
-
-def test_the_command(tmp_path: Path, at_odds: tuple[Path, Path]) -> None:
-    def run(*arguments: str, code: int = 0) -> str:
-        result = CliRunner().invoke(cli, ["copy", *map(str, at_odds), str(tmp_path / "all"), *arguments])
-        assert (result.exit_code, type(result.exception)) in ((code, type(None)), (code, SystemExit)), result
-        return result.stdout
-
-    assert "undecided" in run("--dry-run", code=1)
-    assert "nothing written" in run("--dry-run", "--prefer", "last")
-    value = json.loads(run("--prefer", "LAST", "--codec", "float16", "--json"))
-    assert value["teachers"][0]["rows"] == 120
-    assert value["conflicts"][0]["decided_by"] == "prefer LAST"
-    assert "copied to" in run("--prefer", "LAST", "--codec", "float16")
-    assert rows_of(Cache(tmp_path / "all")) == {"float16": 120}

@@ -62,18 +62,6 @@ def test_rows_come_back_in_order_over_several_parts(tmp_path: Path, labels: list
             corpus.texts(np.array([0, beyond]))
 
 
-def test_parts_are_opened_when_their_rows_are_asked_for_and_keep_no_file_open(tmp_path: Path) -> None:
-    corpus = stored(tmp_path, TEXTS)
-    part_path(corpus, 2).unlink()
-    descriptors = Path("/proc/self/fd")
-    before = len(list(descriptors.iterdir()))
-    assert corpus.texts(np.array([0, 7])) == [TEXTS[0], TEXTS[7]]
-    assert len(list(descriptors.iterdir())) <= before
-    assert corpus.missing_parts() == [part_path(corpus, 2)]
-    with pytest.raises(CorruptCacheError):
-        corpus.texts(np.array([8]))
-
-
 # The same rows are the same files
 
 
@@ -108,25 +96,6 @@ def test_the_same_rows_again_write_nothing(tmp_path: Path, monkeypatch: pytest.M
     for replace in (False, True):
         _, was_there = store_corpus(tmp_path, "corpus", cut(TEXTS, IDS), ReadReport(), replace=replace)
         assert was_there
-
-
-@pytest.mark.parametrize(
-    ("new", "difference"),
-    [
-        ((TEXTS[:9], IDS[:9]), "10 rows .*, not 9 rows"),
-        (([*TEXTS[:9], "x"], IDS), "digest"),
-        ((TEXTS,), "rows of id, text .*, not 10 rows of text"),
-    ],
-)
-def test_other_rows_are_refused_or_replace_the_corpus(
-    tmp_path: Path, new: tuple[Any, ...], difference: str
-) -> None:
-    before = content(stored(tmp_path, TEXTS, IDS).folder)
-    with pytest.raises(InputError, match=rf"'corpus'.*{difference}.*overwrite"):
-        stored(tmp_path, *new)
-    assert Corpus(tmp_path / "corpus").ids() == IDS
-    assert content(tmp_path / "corpus").items() >= before.items()
-    assert stored(tmp_path, *new, replace=True).info == stored(tmp_path / "x", *new).info
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from embedcache.codecs import CODEC_NAMES, Stored, get_codec
 from embedcache.corpus.folding import fold
 from embedcache.corpus.view_store import store_view
 from embedcache.doctor import Diagnosis, Finding, examine
-from embedcache.doctor.codec_loss import compare_codecs, neighbours_kept
+from embedcache.doctor.codec_loss import compare_codecs
 from embedcache.doctor.texts import read_evaluation_sets
 from embedcache.errors import InputError
 from embedcache.keys import key_array
@@ -259,21 +259,6 @@ def test_coarser_codecs_lose_more_and_one_that_does_not_fit_says_why() -> None:
     misfits = {loss.codec: loss.note for loss in compare_codecs(np.float32(1e6) * unit(300)) if loss.note}
     assert misfits.keys() == {"float16", "pq"}
     assert "256" in misfits["pq"]
-
-
-def test_neighbours_are_those_of_a_plain_computation() -> None:
-    before = unit(40)
-    after = before + np.float32(0.1) * unit(40, seed=1)
-    after /= np.linalg.norm(after, axis=1, keepdims=True)
-
-    def nearest(vectors: Vectors, row: int) -> set[int]:
-        cosines = vectors @ vectors[row]
-        cosines[row] = -1
-        return set(np.argsort(-cosines)[:10].tolist())
-
-    kept = [len(nearest(before, row) & nearest(after, row)) / 10 for row in range(40)]
-    assert neighbours_kept(before, after) == pytest.approx(np.mean(kept))
-    assert 0.3 < np.mean(kept) < 1
 
 
 def test_the_command_prints_findings_examples_and_codecs(tmp_path: Path) -> None:

@@ -36,12 +36,10 @@ from embedcache.corpus.readers import (
     ReadOptions,
     ReadReport,
     RowBatch,
-    RowConditions,
     check_sources,
     read_batches,
 )
 from embedcache.corpus.sources import MemoryRows, corpus_name_of, expand_sources, find_sources, memory_rows
-from embedcache.corpus.view_store import column_cells
 from embedcache.errors import InputError, MissingInputError
 
 TEXTS = [
@@ -302,24 +300,6 @@ def test_two_columns_are_a_pair_and_rows_are_selected_by_others(tmp_path: Path, 
     assert (report.skipped, report.not_asked) == ({"empty": 1}, 5)
     with pytest.raises(InputError, match=r"7 rows has split=test; change rows"):
         read(path, text_column="one", rows=("split=test",))
-
-
-def test_a_column_beside_pairs_is_that_of_the_rows_kept(tmp_path: Path) -> None:
-    rows = [{**row, "three": f"cell {number}"} for number, row in enumerate(PAIR_ROWS)]
-    path, options = (
-        put(tmp_path, "rows.jsonl", encoded("jsonl", rows)),
-        ReadOptions("one", text2_column="two"),
-    )
-    texts = ["a cat\x1fa dog", "a stone\x1fthe road", "a river\x1fthe house"]
-    assert column_cells([path], options, "three")(0, texts) == ["cell 0", "cell 2", "cell 6"]
-    with pytest.raises(InputError, match="does not fit"):
-        column_cells([path], options, "three")(0, texts[1:])
-
-
-def test_a_condition_has_a_column_and_a_value() -> None:
-    for wrong in ("split", "=train", "split=", ""):
-        with pytest.raises(InputError, match=r"--train-rows .*COLUMN=VALUE"):
-            RowConditions([wrong], "--train-rows")
 
 
 # --- sources ---------------------------------------------------------------------------------------------

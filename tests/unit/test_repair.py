@@ -314,7 +314,7 @@ def test_without_the_teacher_nothing_is_moved(fresh: MakeCopy) -> None:
 
 
 @settings(
-    max_examples=40,
+    max_examples=15,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

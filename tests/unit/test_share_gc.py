@@ -132,7 +132,7 @@ STEPS = 20
 """Of a push. A collection's steps are listing objects, listing manifests, and each deletion."""
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_no_order_of_steps_lets_a_listed_object_go(pushed: Path, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311 - no secret
     every = itertools.combinations_with_replacement(range(1, STEPS), 2)

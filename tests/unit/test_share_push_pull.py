@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -131,15 +130,6 @@ def test_damaged_files_are_not_pushed(tmp_path: Path, remote: str, pattern: str)
     with pytest.raises(EmbedCacheError, match=path.name[:12]):
         push(mine.folder, remote)
     assert manifests_of(remote) == []
-
-
-def test_more_files_than_a_manifest_lists_are_refused_and_nothing_is_sent(
-    ann: Cache, remote: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(import_module("embedcache.share.push"), "MOST_MANIFEST_BYTES", 1000)
-    with pytest.raises(InputError, match="manifest"):
-        push(ann.folder, remote)
-    assert objects_in(remote) == {}
 
 
 # Pulling

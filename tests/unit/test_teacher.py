@@ -401,21 +401,18 @@ def test_a_models_own_prompt_is_the_default(folder: Path) -> None:
     assert prompts == ["query: ", "", "x "]
 
 
-@pytest.mark.parametrize("pooling", [None, "pooler"])
-def test_modules_after_the_pooling_are_part_of_the_contract(
-    plain: Path, tmp_path: Path, pooling: str | None
-) -> None:
+def test_modules_after_the_pooling_are_part_of_the_contract(plain: Path, tmp_path: Path) -> None:
     model = load(plain, pooling="mean").model
     model.append(Dense(16, 6))
     model.max_seq_length = 9
     model.save_pretrained(str(tmp_path / "dense"), create_model_card=False)
-    teacher = load(tmp_path / "dense", pooling=pooling)
+    teacher = load(tmp_path / "dense")
     assert (teacher.dimension, teacher.contract.max_length) == (6, 9)
     assert json.loads(teacher.contract.modules)[0]["type"] == "Dense"
-    bare = torch.from_numpy(encode_texts(load(plain, pooling=pooling or "mean", max_length=9), TEXTS))
+    bare = torch.from_numpy(encode_texts(load(plain, pooling="mean", max_length=9), TEXTS))
     with torch.no_grad():
         expected = teacher.model[-1]({"sentence_embedding": bare})["sentence_embedding"].numpy()
     found = encode_texts(teacher, TEXTS)
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    scaled = encode_texts(load(tmp_path / "dense", pooling=pooling, normalize=True), TEXTS)
+    scaled = encode_texts(load(tmp_path / "dense", normalize=True), TEXTS)
     np.testing.assert_allclose(scaled, found / np.linalg.norm(found, axis=1, keepdims=True), atol=1e-6)

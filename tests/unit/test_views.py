@@ -23,7 +23,7 @@ import embedcache
 from embedcache import fsio
 from embedcache.corpus import view_store
 from embedcache.corpus.corpus import Corpus, View
-from embedcache.corpus.view_store import MakeRows, store_view
+from embedcache.corpus.view_store import store_view
 from embedcache.errors import CorruptCacheError, InputError, MissingExtraError, TeacherError
 from embedcache.keys import key_array
 from embedcache.testing import fake_teacher, sentences, tiny_encoder
@@ -303,37 +303,6 @@ def test_a_view_is_read_as_a_corpus_is_and_leaves_the_corpus_as_it_was(corpus: C
     for name in ("../a", "none"):
         with pytest.raises(InputError, match=r"a, crop"):
             corpus.view(name)
-
-
-def test_the_same_again_makes_nothing_and_another_recipe_of_its_name_needs_overwrite(corpus: Corpus) -> None:
-    def never(first_row: int, texts: list[str]) -> list[Made]:
-        raise AssertionError("made again")
-
-    crop(corpus)
-    before = content(corpus.folder)
-    assert store_view(corpus, recipe_of("crop"), never)[1]
-    with pytest.raises(InputError, match=r"'crop'.*seed 0, not .*seed 1.*overwrite"):
-        crop(corpus, seed=1)
-    assert content(corpus.folder) == before
-    assert not crop(corpus, seed=1, replace=True)[1]
-    assert corpus.view("crop").texts() == expected(seed=1)
-
-
-def test_a_column_is_read_again_and_what_changed_is_noticed(corpus: Corpus) -> None:
-    def cells(prefix: str) -> MakeRows:
-        return lambda first_row, texts: [Kept.EMPTY_CELL, *(f"{prefix} {text}" for text in texts[1:])]
-
-    recipe = recipe_of("column:fr")
-    view, _ = store_view(corpus, recipe, cells("old"))
-    assert view.record.counts == {"changed": 5, "empty cell": 5}
-    assert view.texts()[:2] == [TEXTS[0], f"old {TEXTS[1]}"]
-    before = content(corpus.folder)
-    assert store_view(corpus, recipe, cells("old"))[1]
-    with pytest.raises(InputError, match="overwrite"):
-        store_view(corpus, recipe, cells("new"))
-    assert corpus.view(recipe.name).texts() == view.texts()
-    assert content(corpus.folder).items() >= before.items()
-    assert store_view(corpus, recipe, cells("new"), replace=True)[0].texts()[1] == f"new {TEXTS[1]}"
 
 
 def test_a_view_of_other_rows_or_labels_is_never_read(tmp_path: Path, corpus: Corpus) -> None:
