@@ -89,12 +89,7 @@ class Remote:
         data = self.read(REMOTE_MARKER, 4096)
         if data is None:
             raise RemoteError(f"{self.url}: no remote there. 'embedcache push' to it makes one.")
-        if data != _MARKER:
-            raise RemoteError(
-                f"{self.url}: a remote of another version than 2. Upgrade embedcache, or push again to a new "
-                "folder."
-            )
-        return self
+        return self._of_this_version(data)
 
     def create(self) -> Remote:
         """Return this remote; write its marker if the place is empty.
@@ -103,15 +98,26 @@ class Remote:
             InputError: if it holds other things.
             RemoteError: as :meth:`open`.
         """
-        if self.read(REMOTE_MARKER, 4096) is None:
-            others = sorted(name for name in self.names_in("") if not name.startswith("."))
-            if others and REMOTE_MARKER not in others:
-                raise InputError(
-                    f"{self.url}: no remote, and not empty ({', '.join(others[:3])}). Give an empty or new "
-                    "folder."
-                )
-            self.write(REMOTE_MARKER, _MARKER)
-        return self.open()
+        # Read once: several may make a remote at once, and some servers hide a file while it is replaced.
+        data = self.read(REMOTE_MARKER, 4096)
+        if data is not None:
+            return self._of_this_version(data)
+        others = sorted(name for name in self.names_in("") if not name.startswith("."))
+        if others and REMOTE_MARKER not in others:
+            raise InputError(
+                f"{self.url}: no remote, and not empty ({', '.join(others[:3])}). Give an empty or new "
+                "folder."
+            )
+        self.write(REMOTE_MARKER, _MARKER)
+        return self
+
+    def _of_this_version(self, data: bytes) -> Remote:
+        if data != _MARKER:
+            raise RemoteError(
+                f"{self.url}: a remote of another version than 2. Upgrade embedcache, or push again to a new "
+                "folder."
+            )
+        return self
 
     def refuse_nested(self, folder: Path) -> None:
         """Raise :class:`InputError` where a folder remote contains a cache or lies in it."""

@@ -109,7 +109,7 @@ def test_a_store_sees_what_others_add(tmp_path: Path) -> None:
 def test_a_dropped_store_keeps_no_file_open(tmp_path: Path, kind: str) -> None:
     filled(tmp_path, kind=kind)
     in_use = []
-    for _ in range(5):
+    for _ in range(3):
         store = open_store(tmp_path, kind=kind)
         assert store.vectors(store.locate(key_array(texts(0, 50)))).shape == (50, 8)
         del store
