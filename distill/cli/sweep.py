@@ -155,16 +155,19 @@ def _print(lines: Sequence[Mapping[str, Any]], varied: Sequence[str], title: str
 
     same = {key for key in varied if len({line[key] for line in lines}) == 1}
     hidden = {"planned", "chosen", *(same if len(same) < len(varied) else ())}
-    columns = [key for key in dict.fromkeys(key for line in lines for key in line) if key not in hidden]
-    columns = [key for key in columns if not key.endswith("_std")]
-    heads = [
-        {"student.spec": "student", "loss.name": "loss"}.get(key, key.rpartition(".")[2]) for key in columns
+    names = {"student.spec": "student", "loss.name": "loss"}
+    shown = [
+        {
+            names.get(key, key.rpartition(".")[2]): _cell(value, line.get(f"{key}_std"))
+            for key, value in line.items()
+            if key not in hidden and not key.endswith("_std")
+        }
+        for line in lines
     ]
-    cells = [[_cell(line.get(key), line.get(f"{key}_std")) for key in columns] for line in lines]
-    table_console().print(terminal_tables([Table(title, heads, cells)]))
+    table_console().print(terminal_tables([Table.of(title, shown)]))
 
 
-def _cell(value: object, std: float | None) -> str:
+def _cell(value: object, std: float | None) -> str | None:
     if isinstance(value, float):
         return f"{value:.2f}" if std is None else f"{value:.2f} ± {std:.2f}"
-    return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+    return None if value is None else f"{value:,}" if isinstance(value, int) else str(value)

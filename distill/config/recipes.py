@@ -11,8 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from distill.config.base import Settings, StrictConfig, setting
 from distill.config.tree import merged, read_yaml
 from distill.errors import ConfigError
@@ -51,11 +49,6 @@ class Recipe(StrictConfig):
     kind: Kind = "run"
     about: About
     config: Settings
-
-    def to_yaml(self) -> str:
-        """Return the recipe as YAML; the part under ``config`` is a configuration file."""
-        facts = self.model_dump(mode="json", exclude_none=True)
-        return yaml.safe_dump(facts, sort_keys=False, allow_unicode=True, width=110)
 
 
 @cache

@@ -39,7 +39,7 @@ class ModelComparison:
             suite: [asdict(row) | {"difference": row.difference, "verdict": row.verdict} for row in found]
             for suite, found in self.suites.items()
         }
-        return {"a": self.a, "b": self.b, "draws": self.draws, "suites": rows, "notes": list(self.notes)}
+        return {**vars(self), "suites": rows, "notes": list(self.notes)}
 
 
 def compare(
@@ -63,41 +63,41 @@ def compare(
         options: further options of an evaluation. Evaluations that are kept are used.
 
     Raises:
-        DataError: if both are the same model, or a suite that is named has no items to compare.
+        DataError: if both are the same model, or no suite has items to compare.
         DistillError, EmbedCacheError: as :func:`distill.evaluation.runner.evaluate_suites`.
     """
-    if a == b or (isinstance(a, str | Path) and isinstance(b, str | Path) and Path(a) == Path(b)):
+    if str(a) == str(b):
         raise DataError(f"{a} compared with itself; name two models")
     found = evaluate_suites([a, b], suites, data=data, beside_teacher=False, keep=True, **options)
-    notes = list(dict.fromkeys(note for one in found for note in one.notes))
-    averaged = [one for one in found if one.models[0][1].headline == AVERAGE]
-    if without := [one.suite for one in found if one not in averaged]:
-        if suites is not None or not averaged:
-            raise DataError(
-                f"{', '.join(without)}: no items to compare on; name suites of sets, as sts or transfer"
-            )
-        notes.append(f"not compared, no items: {', '.join(without)}")
-    rows = {one.suite: stats.compare(one.models[0][1], one.models[1][1], draws, seed) for one in averaged}
-    (first, _), (second, _) = found[0].models
+    notes = dict.fromkeys(note for one in found for note in one.notes)
+    rows: dict[str, list[Comparison]] = {}
+    for one in found:
+        (first, of_a), (second, of_b) = one.models
+        if of_a.headline == AVERAGE:
+            rows[one.suite] = stats.compare(of_a, of_b, draws, seed)
+        else:
+            notes[f"not compared, no items: {one.suite}"] = None
+    if not rows:
+        raise DataError(f"{', '.join(notes)}; name suites of sets, as sts or transfer")
     return ModelComparison(first.name, second.name, rows, draws, tuple(notes))
 
 
 def comparison_tables(found: ModelComparison) -> list[Table]:
     """Return a table for each suite: both figures, difference, interval, p-value and the better model."""
-    heads = ["set", "items", found.a, found.b, "difference", "95 % interval", "p", "better"]
     caption = (
         f"Difference: {found.a} - {found.b}, {found.draws:,} draws of the items. p: two-sided, of the sets "
         "corrected for their number (Holm)."
     )
+    better = {"A is better": found.a, "B is better": found.b}
+    heads = ["set", "items", found.a, found.b, "difference", "95 % interval", "p", "better"]
     return [
-        Table(f"{suite}, x100", heads, [_cells(found, row) for row in rows], caption)
+        Table(f"{suite}, x100", heads, [_cells(row, better) for row in rows], caption)
         for suite, rows in found.suites.items()
     ]
 
 
-def _cells(found: ModelComparison, row: Comparison) -> list[str]:
+def _cells(row: Comparison, better: Mapping[str, str]) -> list[str]:
     interval = NOTHING if row.interval is None else f"{row.interval[0]:+.2f}, {row.interval[1]:+.2f}"
     p = NOTHING if row.p_corrected is None else f"{row.p_corrected:.3f}"
-    better = {"A is better": found.a, "B is better": found.b}.get(row.verdict, "not shown")
     figures = [f"{row.a:.2f}", f"{row.b:.2f}", f"{row.difference:+.2f}"]
-    return [row.label, f"{row.items:,}", *figures, interval, p, better]
+    return [row.label, f"{row.items:,}", *figures, interval, p, better.get(row.verdict, "not shown")]

@@ -58,7 +58,7 @@ def test_values_are_yaml_and_keys_may_be_short():
     }
 
 
-def test_blocks_keep_settings_with_the_losses_that_have_them_and_what_is_typed_wins(tmp_path):
+def test_blocks_keep_settings_with_their_losses_what_is_typed_wins_and_a_recipe_lies_below(tmp_path):
     file = tmp_path / "sweep.yaml"
     file.write_text(
         "base: {student: {spec: x, head: tanh}}\n"
@@ -81,11 +81,8 @@ def test_blocks_keep_settings_with_the_losses_that_have_them_and_what_is_typed_w
         **settings,
     }
     assert typed.more_seeds == [7]
-
-
-def test_a_recipe_lies_below_everything():
-    sweep = read_sweep(vary=["loss=l2,congen"], settings={"cache": "c"}, recipe="congen/bert-mini")
-    first, second = (make_config(RunConfig, sweep.settings(one)) for one in sweep.combinations())
+    low = read_sweep(vary=["loss=l2,congen"], settings={"cache": "c"}, recipe="congen/bert-mini")
+    first, second = (make_config(RunConfig, low.settings(one)) for one in low.combinations())
     assert (first.loss.settings, second.loss.settings["tau"]) == ({}, 0.07)
     assert first.optimizer.lr == second.optimizer.lr == 3e-4
 
@@ -96,7 +93,6 @@ def test_a_recipe_lies_below_everything():
         ("vary: {queu: [1]}", "queu"),
         ("vary: {cache: [a, b]}", "cache"),
         ("vary: {seed: []}", "seed"),
-        ("vary: []", "vary"),
         ("vary: {seed: [1]}\nbase: {seed: 2}", "seed"),
         ("vary: {seed: [1]}\nbest_of: [loss.tau]", "loss.tau"),
         ("vary: {seed: [1]}\nvaried: 3", "varied"),
@@ -106,12 +102,9 @@ def test_sweeps_that_make_no_sense_are_refused(tmp_path, text, noun):
     (tmp_path / "sweep.yaml").write_text(text)
     with pytest.raises(ConfigError, match=noun):
         read_sweep(tmp_path / "sweep.yaml")
-
-
-@pytest.mark.parametrize("vary", [["seed"], ["=1"], ["seed="], ["seed=[1"], []])
-def test_vary_texts_that_cannot_be_read_are_refused(vary):
-    with pytest.raises(ConfigError):
-        read_sweep(vary=vary)
+    for vary in ("seed", "seed=", "seed=[1"):
+        with pytest.raises(ConfigError, match="--vary"):
+            read_sweep(vary=[vary])
 
 
 def test_the_name_of_a_run_is_what_it_depends_on(built_cache, tmp_path, teacher_folder):
@@ -179,29 +172,37 @@ def test_every_run_is_trained_and_evaluated_and_the_best_mean_comes_first(swept)
     for run in runs:
         record = json.loads((run.folder / "run.json").read_text())
         assert run.scores["dev"] == 100 * record["result"]["best_score"]
-        assert run.scores["retention"]
         assert (run.folder / "eval-sts.json").is_file()
         by_loss.setdefault(record["loss"], []).append(run)
-    ranked = sorted(by_loss, key=lambda loss: -statistics.fmean(run.scores["dev"] for run in by_loss[loss]))
-    board, lines = leaderboard(runs), table(out / "leaderboard.csv")
-    assert [line["loss.name"] for line in board] == [line["loss.name"] for line in lines] == ranked
-    for line, written in zip(board, lines, strict=True):
+    board, written = leaderboard(runs), table(out / "leaderboard.csv")
+    assert [line["dev"] for line in board] == sorted((line["dev"] for line in board), reverse=True)
+    for line, row in zip(board, written, strict=True):
+        assert (line["runs"], row["runs"], row["loss.name"]) == (2, "2", line["loss.name"])
         for name in ("dev", "suite", "retention"):
             scores = [run.scores[name] for run in by_loss[line["loss.name"]]]
-            assert (line[name], line[f"{name}_std"]) == (
-                pytest.approx(statistics.fmean(scores)),
-                pytest.approx(statistics.stdev(scores)),
-            )
-        assert (line["runs"], written["runs"]) == (2, "2")
-        assert float(written["dev_std"]) == pytest.approx(line["dev_std"], abs=1e-4)
+            assert line[name] == pytest.approx(statistics.fmean(scores))
+            assert line[f"{name}_std"] == pytest.approx(statistics.stdev(scores))
+            assert float(row[f"{name}_std"]) == pytest.approx(line[f"{name}_std"], abs=1e-4)
     assert [line["seed"] for line in table(out / "runs.csv")] == ["0", "1", "0", "1"]
 
 
 def words_of(cache: Path, out: Path, *more: str) -> list[str]:
-    words = ["sweep", "--cache", str(cache), "--out", str(out), "--student", "layers:1", "--threads", "1"]
-    words += ["--device", "cpu", "--set", "training.max_steps=3", "--set", "training.batch_size=32"]
-    words += ["--set", f"evaluation.held_out={HELD_OUT}", "--set", "training.mixed_precision='no'"]
-    return [*words, *more]
+    values = {"training.max_steps": 3, "training.batch_size": 32, "training.mixed_precision": "'no'"}
+    values["evaluation.held_out"] = HELD_OUT
+    words = [
+        "sweep",
+        "--cache",
+        cache,
+        "--out",
+        out,
+        "--student",
+        "layers:1",
+        "--threads",
+        1,
+        "--device",
+        "cpu",
+    ]
+    return [*map(str, words), *(f"--set={key}={value}" for key, value in values.items()), *more]
 
 
 def test_a_sweep_that_grows_trains_only_what_is_new(swept, built_cache, monkeypatch):
