@@ -53,26 +53,11 @@ STEPS = tuple(_KINDS)
 """The steps in their order; each may be left out."""
 
 
-@dataclass(frozen=True)
-class Pipeline:
-    """A pipeline whose settings have been checked.
-
-    Attributes:
-        folder: folder of its file.
-        out: folder of what its steps make, unless they name another; relative to ``folder``.
-        steps: the steps in their order.
-    """
-
-    folder: Path
-    out: Path
-    steps: tuple[Step, ...]
-
-
-def read_pipeline(file: Path, start: str | None = None) -> Pipeline:
-    """Read a pipeline.
+def read_pipeline(file: Path, start: str | None = None) -> tuple[Path, list[Step]]:
+    """Return the folder of what the steps of a pipeline make, and the steps in their order, checked.
 
     Args:
-        file: the YAML file.
+        file: the YAML file; what is returned is relative to its folder.
         start: step to start with: files of the steps before it may be missing.
 
     Raises:
@@ -80,11 +65,11 @@ def read_pipeline(file: Path, start: str | None = None) -> Pipeline:
     """
     whole = read_yaml(file)
     with _inside(file.parent):
-        return _read(whole, file, start)
+        return _read(whole, file.stem, start)
 
 
-def _read(whole: Settings, file: Path, start: str | None) -> Pipeline:
-    out = Path(str(whole.pop("out", None) or file.stem))
+def _read(whole: Settings, name: str, start: str | None) -> tuple[Path, list[Step]]:
+    out = Path(str(whole.pop("out", None) or name))
     unknown = [name for name in whole if name not in STEPS]
     problems = [ConfigError(f"unknown step{suggest_key(name, ['out', *STEPS])}", name) for name in unknown]
     if not set(whole) & set(STEPS):
@@ -123,7 +108,7 @@ def _read(whole: Settings, file: Path, start: str | None) -> Pipeline:
                 problems.append(problem)
     if problems:
         raise ConfigError.joined(problems)
-    return Pipeline(file.parent, out, tuple(steps.values()))
+    return out, list(steps.values())
 
 
 def _entries(whole: Settings) -> Iterator[tuple[str, object]]:
@@ -173,7 +158,7 @@ class _Kept:
 
 
 def run_pipeline(
-    pipeline: Pipeline,
+    file: Path,
     *,
     start: str | None = None,
     force: bool = False,
@@ -184,7 +169,7 @@ def run_pipeline(
     """Do the steps of a pipeline that have to be done.
 
     Args:
-        pipeline: the pipeline.
+        file: the YAML file.
         start: step to start with: those before are left as they are, it and those after are done again.
         force: do all of them again.
         dry_run: only say what would be done.
@@ -195,15 +180,17 @@ def run_pipeline(
         step -> ``skip`` or ``done``; of a dry run ``skip`` or ``do``.
 
     Raises:
-        ConfigError: if a step before ``start`` is not done, or another process is at the pipeline.
+        ConfigError: as :func:`read_pipeline`; if a step before ``start`` is not done, or another process is
+            at the pipeline.
         DistillError, EmbedCacheError: of the step that fails; those before it are kept.
     """
     refuse_launcher("a pipeline")
     actions: dict[str, str] = {}
     done: dict[str, Facts] = {}
-    with _inside(pipeline.folder), nullcontext() if dry_run else locked(pipeline.out):
-        state = _read_state(pipeline.out / STATE)
-        for step in pipeline.steps:
+    out, steps = read_pipeline(file, start)
+    with _inside(file.parent), nullcontext() if dry_run else locked(out):
+        state = _read_state(out / STATE)
+        for step in steps:
             kept, inputs = state.get(step.name), Facts()
             if "do" in actions.values():
                 reasons = ["depends on the steps before it"]
@@ -222,11 +209,13 @@ def run_pipeline(
                 began = time.perf_counter()
                 # A step that is refused because of what it found there does not own it the next time.
                 own = kept.own if kept is not None else not step.place.exists()
-                _write_state(pipeline.out / STATE, state, step.name, _Kept(inputs, None, own))
+                _write_state(out / STATE, state, step.name, _Kept(inputs, None, own))
                 done[step.name] = step.do(watch, own=own)
-                _write_state(pipeline.out / STATE, state, step.name, _Kept(inputs, done[step.name], own=True))
+                _write_state(out / STATE, state, step.name, _Kept(inputs, done[step.name], own=True))
                 say(f"{step.name}: done in {time.perf_counter() - began:.0f} s")
                 actions[step.name] = "done"
+    if not dry_run:
+        say(f"everything is in {file.parent / out}")
     return actions
 
 

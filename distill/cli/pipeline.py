@@ -26,11 +26,10 @@ def pipeline_command(file: Path, start: str | None, force: bool, dry_run: bool) 
     """
     from distill.cli.progress import describer
     from distill.cli.ticker import steps
-    from distill.pipeline import read_pipeline, run_pipeline
+    from distill.pipeline import run_pipeline
     from distill.steps import Watch
     from embedcache.cli.progress import LineProgress, show_lines
 
-    pipeline = read_pipeline(file, start)
     describe = describer()
     with show_lines() as show:
 
@@ -41,6 +40,4 @@ def pipeline_command(file: Path, start: str | None, force: bool, dry_run: bool) 
                 show(describe(progress))
 
         watch = Watch(LineProgress(show), on_train, steps(LineProgress(show), "sentences"))
-        run_pipeline(pipeline, start=start, force=force, dry_run=dry_run, watch=watch, say=click.echo)
-    if not dry_run:
-        click.echo(f"everything is in {pipeline.folder / pipeline.out}")
+        run_pipeline(file, start=start, force=force, dry_run=dry_run, watch=watch, say=click.echo)

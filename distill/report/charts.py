@@ -95,9 +95,7 @@ def picture(rows: Sequence[Row]) -> str:
         for place, (cost, points) in enumerate(panels.items(), 1):
             _front(figure.add_subplot(len(panels), 1, place), rows, points, cost)
         _legend(figure)
-        text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None}, facecolor="#ffffff")
-    return _coloured(text.getvalue(), LIGHT)
+        return _coloured(_svg(figure, facecolor="#ffffff"), LIGHT)
 
 
 def bars(rows: Sequence[Row], suite: str) -> Chart | None:
@@ -256,19 +254,21 @@ def _cut(there: Sequence[object], shown: Sequence[object]) -> str:
 
 
 def _chart(figure: Figure, title: str, caption: str) -> Chart:
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
-    svg = text.getvalue()
-    name = re.sub(r"\W+", "-", title)
+    svg = _svg(figure)
     (box,) = re.findall(r'viewBox="[^"]+"', svg[: svg.index("<defs")])
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
-    svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", svg)
-    svg = re.sub(r'xlink:href="#([^"]+)"', rf'href="#{name}-\1"', svg)
+    # Only hashed ids are referred to, and they differ from chart to chart; others repeat on a page.
+    svg = re.sub(r' id="(?![a-z][0-9a-f]{10}")[^"]*"', "", svg).replace("xlink:href", "href")
     svg = re.sub(r"font: (?:\w+ )*([\d.]+px) [^;\"]+", r"font-size: \1", svg)  # the page's own font
     head = f'<svg {box} role="img" aria-label="{html.escape(title, quote=True)}" class="chart">'
     svg = re.sub(r"<svg [^>]*>", lambda _: head, svg, count=1)
     return Chart(title, caption, _coloured(svg, {name: f"var(--{name})" for name in LIGHT}))
+
+
+def _svg(figure: Figure, **options: Any) -> str:
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None}, **options)
+    return text.getvalue()
 
 
 def _coloured(svg: str, palette: dict[str, str]) -> str:
