@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from distill.layout import CONFIG
 from distill.record import RunRecord, read_record
 from distill.report import charts, tables
-from distill.report.rows import Row, suites_of
+from distill.report.rows import Row, row_names, suites_of
 from distill.report.tables import Table
 
 
 def page(rows: Sequence[Row]) -> str:
     """Return the page."""
-    runs = {run.name: run for row in rows for run in row.runs}
+    folders = [run for row in rows for run in row.runs]
+    runs = dict(zip(row_names([[folder] for folder in folders]), folders, strict=True))
     teachers = dict.fromkeys(row.name for row in rows if row.is_teacher)
     students = sum(not row.is_teacher for row in rows)
     counts = [
@@ -37,15 +38,15 @@ def page(rows: Sequence[Row]) -> str:
             for suite in suites_of(rows)
         ],
         curves=charts.curves(rows),
-        runs=_runs(runs.values()),
+        runs=_runs(runs),
         contracts=_contracts(runs.values()),
         configs={name: _text(run / CONFIG) for name, run in runs.items()},
     )
 
 
-def _runs(runs: Iterable[Path]) -> Table:
+def _runs(runs: Mapping[str, Path]) -> Table:
     """Return one row per run: data, student, loss and length of its training."""
-    return Table.of("Runs", [{"run": run.name, **_facts(read_record(run))} for run in runs])
+    return Table.of("Runs", [{"run": name, **_facts(read_record(run))} for name, run in runs.items()])
 
 
 def _facts(record: RunRecord | None) -> dict[str, str | None]:

@@ -43,6 +43,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
     place = tmp_path_factory.mktemp("page") / "sweep"
     some_runs(place)
     make_run(place / "a_run-with-a-very-long-name-" / ("x" * 60), loss=EVIL, sets={"stsb": 60.0})
+    make_run(place / "elsewhere" / "l2-seed0", loss="mse", seed=7)
     return rows(place)
 
 
@@ -79,7 +80,8 @@ def test_every_run_is_on_it_and_it_is_the_same_each_time(text, found):
     assert text == page(found)
     for row in found:
         assert row.name in text
-        assert all(run.name in text for run in row.runs)
+        # Of each run its configuration, which names its own folder.
+        assert all(f"cache: {run.parent}" in text for run in row.runs)
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
