@@ -28,6 +28,7 @@ from distill.evaluation.machine import cpu_threads, processor
 from distill.evaluation.models import Encode
 from distill.evaluation.result import Figure, SuiteResult
 from distill.evaluation.task import SuiteFile, SuiteOptions, register_suite
+from distill.onnx import INT8_GRAPH, OnnxEncoder, import_onnxruntime
 
 PASSES, BATCH_SIZE = 3, 32
 WARM_UP = 50
@@ -177,8 +178,6 @@ def _torch(job: Mapping[str, Any]) -> tuple[Call, int | None]:
 
 
 def _onnx(job: Mapping[str, Any]) -> tuple[Call, int | None]:
-    from distill.onnx import INT8_GRAPH, OnnxEncoder, import_onnxruntime
-
     import_onnxruntime()
     graph, before = Path(job["source"]), _kilobytes("VmRSS")
     encoder = OnnxEncoder(graph.parent.parent, int8=graph.name == INT8_GRAPH, threads=job["threads"])

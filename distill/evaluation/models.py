@@ -7,11 +7,12 @@ are taken from there.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,9 @@ from numpy.typing import NDArray
 from distill.digests import folder_digest
 from distill.errors import DataError
 from distill.evaluation.cache import user_cache
-from distill.layout import BEST, describe_missing, describe_unfinished
-from distill.record import read_record, run_folder
+from distill.layout import BEST, RECORD, describe_missing, describe_unfinished
+from distill.onnx import GRAPH, INT8_GRAPH, RECIPE, OnnxEncoder
+from distill.record import find_runs, read_record, run_folder
 
 if TYPE_CHECKING:
     from embedcache.cache import Cache, CachedTeacher
@@ -150,6 +152,28 @@ class Model:
 
 
 Spec: TypeAlias = str | Path | Model
+
+
+def open_models(models: Sequence[Spec] | Spec, device: str, compute_dtype: str) -> list[Model]:
+    """Return the models that are named, and all runs below a folder; errors as :func:`open_model`."""
+    specs = [models] if isinstance(models, str | Path | Model) else list(models)
+    opened = []
+    for spec in (each for given in specs for each in _expand(given)):
+        model = open_model(spec, device=device, compute_dtype=compute_dtype)
+        model.spec = model.name if isinstance(spec, Model) else str(spec)
+        opened.append(model)
+    if not opened:
+        raise DataError("no model to evaluate; name at least one")
+    return opened
+
+
+def _expand(spec: Spec) -> Iterable[Spec]:
+    """Return the runs below a folder that holds no model."""
+    if isinstance(spec, Model) or str(spec).startswith(CACHE_PREFIX) or run_folder(spec) is not None:
+        return [spec]
+    folder = Path(spec).expanduser()
+    is_model = any((folder / name).exists() for name in ("config.json", "modules.json", "onnx"))
+    return [spec] if is_model or not any(folder.glob(f"*/**/{RECORD}")) else find_runs(folder)
 
 
 def open_model(spec: Spec, *, device: str = "auto", compute_dtype: str = "float32") -> Model:
@@ -299,7 +323,7 @@ def _local_folder(spec: str) -> Path | None:
 
     base, _, revision = spec.partition("@")
     alias = ALIASES.get(base)
-    if Path(spec).expanduser().is_dir() or (alias and alias.module):
+    if Path(spec).expanduser().is_dir() or (alias and alias.module and find_spec(alias.module)):
         return resolve(spec).folder
     try:
         name = alias.model_id if alias else base
@@ -315,7 +339,7 @@ def _find_graph(path: Path) -> Path | None:
             raise DataError(f"no ONNX graph at {path}; make one with 'distill export MODEL --to onnx'")
         return path
     # Folders from a hub often carry graphs without the final vector; exports of ours have a recipe.
-    return path / "onnx" / "model.onnx" if (path / "onnx" / "encoder.json").is_file() else None
+    return path / "onnx" / GRAPH if (path / "onnx" / RECIPE).is_file() else None
 
 
 def _open_onnx(graph: Path, device: str, compute_dtype: str) -> Model:
@@ -327,9 +351,7 @@ def _open_onnx(graph: Path, device: str, compute_dtype: str) -> Model:
     folder = graph.resolve().parent.parent
 
     @cache
-    def encoder() -> Any:
-        from distill.onnx import INT8_GRAPH, OnnxEncoder
-
+    def encoder() -> OnnxEncoder:
         return OnnxEncoder(folder, int8=graph.name == INT8_GRAPH)
 
     return Model(

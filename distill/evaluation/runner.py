@@ -7,7 +7,7 @@ whose evaluation is kept.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,13 @@ from distill.evaluation import stats
 from distill.evaluation.cache import Kept, kept_path, read_kept, user_folder, write_kept
 from distill.evaluation.contamination import CONTAMINATION, Seen, contamination, describe
 from distill.evaluation.fidelity import read_sentences
-from distill.evaluation.models import CACHE_PREFIX, Model, Progress, Spec, open_model, silent
+from distill.evaluation.models import Model, Progress, Spec, open_models, silent
 from distill.evaluation.result import AVERAGE, Evaluation, ModelFacts, Scored, SuiteResult
 from distill.evaluation.task import SNLI_PAIRS, Items, NotThereError, Suite, SuiteOptions, get_suite
 from distill.evaluation.task import suites as all_suites
 from distill.evaluation.teachers import find_teacher, with_cache
-from distill.layout import HELD_OUT, RECORD, describe_missing
-from distill.record import find_runs, read_record, run_folder
+from distill.layout import HELD_OUT, describe_missing
+from distill.record import read_record
 from embedcache import __version__
 from embedcache.errors import EmbedCacheError, StorageError
 from embedcache.fsio import canonical_json
@@ -89,7 +89,7 @@ def evaluate_suites(
         EmbedCacheError: if a cache that was named cannot be used.
     """
     notes: list[str] = []
-    opened = _open_all(models, device, compute_dtype)
+    opened = open_models(models, device, compute_dtype)
     beside = None
     if beside_teacher or teacher is not None:
         beside = find_teacher(opened, teacher, notes, device, compute_dtype)
@@ -128,27 +128,6 @@ def evaluate_suites(
         found.append(session.score(model))
         model.forget()
     return [session.evaluation(name, [scored[name] for scored in found]) for name in session.jobs]
-
-
-def _open_all(models: Sequence[Spec] | Spec, device: str, compute_dtype: str) -> list[Model]:
-    specs = [models] if isinstance(models, str | Path | Model) else list(models)
-    opened = []
-    for spec in (each for given in specs for each in _expand(given)):
-        model = open_model(spec, device=device, compute_dtype=compute_dtype)
-        model.spec = model.name if isinstance(spec, Model) else str(spec)
-        opened.append(model)
-    if not opened:
-        raise DataError("no model to evaluate; name at least one")
-    return opened
-
-
-def _expand(spec: Spec) -> Iterable[Spec]:
-    """Return the runs below a folder that holds no model."""
-    if isinstance(spec, Model) or str(spec).startswith(CACHE_PREFIX) or run_folder(spec) is not None:
-        return [spec]
-    folder = Path(spec).expanduser()
-    is_model = any((folder / name).exists() for name in ("config.json", "modules.json", "onnx"))
-    return [spec] if is_model or not any(folder.glob(f"*/**/{RECORD}")) else find_runs(folder)
 
 
 def _name_apart(models: Sequence[Model]) -> None:
@@ -249,9 +228,12 @@ class _Session:
         try:
             self.beside = self.score(self.teacher, "teacher")
         except (DistillError, EmbedCacheError) as error:
-            if not implied or any(suite.needs_teacher for suite, _ in self.jobs.values()):
+            needing = [name for name, (suite, _) in self.jobs.items() if suite.needs_teacher]
+            if not implied or (needing and not self.drops_suites):
                 raise
-            self.notes.append(f"no retention: the run's teacher {self.teacher.name} cannot be used: {error}")
+            self.jobs = {name: job for name, job in self.jobs.items() if name not in needing}
+            left_out = f"no retention and no {', '.join(needing)}" if needing else "no retention"
+            self.notes.append(f"{left_out}: the run's teacher {self.teacher.name} cannot be used: {error}")
 
     def score(self, model: Model, role: str = "student") -> dict[str, Scored]:
         """Score a model on all suites, mark its figures, and keep both.
@@ -292,7 +274,7 @@ class _Session:
         folder = model.run or user_folder(identity or "")
         kept = read_kept(folder, name) if key is not None and not self.again else None
         if kept is not None and kept.key == key:
-            # The model may be called otherwise, and be a teacher, this time.
+            # The model may be called otherwise this time.
             facts, result = replace(kept.scored[0], name=model.name, role=role), kept.scored[1]
         else:
             kept, result = None, suite.run(model.encode, data, replace(self.options, model=model))
@@ -303,7 +285,9 @@ class _Session:
         beside = kept.evaluation.models[:-1] if kept else ()
         if model.run is not None and name in self.beside:
             beside = (self.beside[name],)
-        evaluation = self._beside(name, beside, [scored])
+        # Marks of a model that is no run are those of the corpus that was named this time.
+        own = replace(facts, role="student"), scored[1] if model.run else result
+        evaluation = self._beside(name, beside, [own])
         if kept is not None and kept.evaluation == evaluation:
             return scored, True, False
         try:

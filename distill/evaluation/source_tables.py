@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urljoin
 
@@ -139,21 +139,27 @@ class Table(BaseModel, extra="forbid", frozen=True):
 
     def _parse(self, part: Part, downloads: dict[str, Path]) -> Iterator[Row]:
         files = [self._lines(file, downloads) for file in part.files]
-        if self.form == MATCHED_QUERIES:
-            return _matched_queries(files)
-        if self.form == MATCHED_ENTITIES:
-            return iter(Row(entity_id=f"C{n}", text=text) for n, text in enumerate(_matches(files)[1]))
+        if self.form in (MATCHED_QUERIES, MATCHED_ENTITIES):
+            yield from _matched_queries(files) if self.form == MATCHED_QUERIES else _matched_entities(files)
+            return
         lines = map("\t".join, zip(*files, strict=True))
         if self.form == "json":
-            return map(json.loads, lines)
-        if self.form in ("tsv", "csv"):
-            rows = (
-                csv.reader((f"{line}\n" for line in lines), strict=True)
-                if self.form == "csv"
-                else (line.split("\t") for line in lines)
-            )
-            return _named(self.cells or next(iter(rows)), rows, exact=not self.cells)
-        return _matching(re.compile(self.form), lines)
+            yield from map(json.loads, lines)
+        elif self.form in ("tsv", "csv"):
+            rows: Iterator[list[str]] = (line.split("\t") for line in lines)
+            if self.form == "csv":
+                rows = csv.reader((f"{line}\n" for line in lines), strict=True)
+            names = self.cells or next(rows)
+            for cells in rows:
+                # Cells behind those that the list names are of no use; a header names all.
+                if len(cells) < len(names) or (len(cells) > len(names) and not self.cells):
+                    raise ValueError(f"{len(cells)} cells, expected {len(names)}: {str(cells)[:80]}")
+                yield dict(zip(names, cells, strict=False))
+        else:
+            for line in lines:
+                if (found := re.fullmatch(self.form, line)) is None:
+                    raise ValueError(f"expected {self.form}, found {line[:80]!r}")
+                yield found.groupdict()
 
     def _lines(self, file: str, downloads: dict[str, Path]) -> Iterator[str]:
         import fsspec
@@ -200,20 +206,6 @@ def _decoded(line: bytes, encoding: str) -> str:
         return line.decode("latin-1")
 
 
-def _named(names: list[str], rows: Iterable[list[str]], *, exact: bool) -> Iterator[Row]:
-    for cells in rows:
-        if len(cells) < len(names) or (exact and len(cells) > len(names)):
-            raise ValueError(f"{len(cells)} cells, expected {len(names)}: {str(cells)[:80]}")
-        yield dict(zip(names, cells, strict=False))
-
-
-def _matching(pattern: re.Pattern[str], lines: Iterable[str]) -> Iterator[Row]:
-    for line in lines:
-        if (found := pattern.fullmatch(line)) is None:
-            raise ValueError(f"expected {pattern.pattern}, found {line[:80]!r}")
-        yield found.groupdict()
-
-
 def _matches(files: list[Iterator[str]]) -> tuple[dict[str, dict[int, set[str]]], dict[str, int]]:
     """Read labelled pairs of records, as entity matching offers them, as queries and a catalogue.
 
@@ -241,6 +233,11 @@ def _matched_queries(files: list[Iterator[str]]) -> Iterator[Row]:
         splits = ",".join(sorted(set().union(*matches.values())))
         gold = ",".join(f"C{entity}" for entity in sorted(matches))
         yield {"split": splits, "query_id": f"D{number}", "text": text, "gold_entity_ids": gold}
+
+
+def _matched_entities(files: list[Iterator[str]]) -> Iterator[Row]:
+    for number, text in enumerate(_matches(files)[1]):
+        yield {"entity_id": f"C{number}", "text": text}
 
 
 def _record(text: str) -> str:

@@ -98,15 +98,11 @@ def with_intervals(result: SuiteResult, draws: int = DRAWS, seed: int = 0) -> Su
         draws: number of draws; 0 removes the intervals.
         seed: choice of the draws.
     """
-
-    def interval(name: str, outcomes: Outcomes | None) -> Interval | None:
-        return percentiles(drawn(outcomes, name, draws, seed)) if draws and outcomes else None
-
+    found, average = draws_of(result, draws, seed), averages(result, draws, seed)
     figures = {
-        name: replace(figure, interval=interval(name, figure.outcomes))
+        name: replace(figure, interval=percentiles(found[name]) if name in found else None)
         for name, figure in result.figures.items()
     }
-    average = averages(result, draws, seed) if draws else None
     ends = None if average is None else percentiles(average)
     return replace(result, figures=figures, average_interval=ends)
 
@@ -163,11 +159,10 @@ def compare(
         raise DataError(
             f"{draws} draws cannot show a difference on one of {len(a.figures)} sets; use {least}"
         )
-    rows = []
+    rows, of_a, of_b = [], draws_of(a, draws, seed), draws_of(b, draws, seed)
     for name, figure in a.figures.items():
-        apart = _drawn_of(a, name, draws, seed) - _drawn_of(b, name, draws, seed)
         facts = (figure.label or name, figure.measure, figure.items or 0, figure.value, b.figures[name].value)
-        rows.append(_compared(*facts, apart))
+        rows.append(_compared(*facts, of_a[name] - of_b[name]))
     corrected = holm([row.p_value for row in rows])
     rows = [replace(row, p_corrected=p) for row, p in zip(rows, corrected, strict=True)]
     own, others = averages(a, draws, seed), averages(b, draws, seed)
@@ -256,16 +251,17 @@ def _defined(figures: Array) -> Array | None:
 
 def averages(result: SuiteResult, draws: int, seed: int) -> Array | None:
     """Return the average over sets of every draw, (draws,); None if a set has no outcomes."""
-    if result.headline != AVERAGE or not all(figure.outcomes for figure in result.figures.values()):
+    found = list(draws_of(result, draws, seed).values())
+    if result.headline != AVERAGE or len(found) < len(result.figures):
         return None
-    average: Array = np.mean([_drawn_of(result, name, draws, seed) for name in result.figures], axis=0)
+    average: Array = np.mean(found, axis=0)
     return average
 
 
-def _drawn_of(result: SuiteResult, name: str, draws: int, seed: int) -> Array:
-    outcomes = result.figures[name].outcomes
-    assert outcomes is not None  # noqa: S101 - callers have looked
-    return drawn(outcomes, name, draws, seed)
+def draws_of(result: SuiteResult, draws: int, seed: int) -> dict[str, Array]:
+    """Return set -> its figure of every draw, (draws,), of the sets that have outcomes."""
+    outcomes = {name: figure.outcomes for name, figure in result.figures.items()}
+    return {name: drawn(one, name, draws, seed) for name, one in outcomes.items() if one and draws}
 
 
 @lru_cache(maxsize=256)  # a figure's draws serve its interval, the average's, the retention's and comparisons

@@ -122,7 +122,7 @@ def test_what_is_gone_or_changed_is_not_taken_for_the_same(changed, record, conf
         contamination(SETS, changed(record, **config))
 
 
-def test_an_evaluation_marks_figures_only_where_that_is_asked_for(run, tmp_path):
+def test_an_evaluation_marks_figures_only_where_that_is_asked_for(run, tmp_path, monkeypatch):
     rows = [f"s\t{number}\t{left}\t{right}" for number, (left, right) in enumerate(SETS["pairs"])]
     text = "\n".join(["subset\tscore\tsentence1\tsentence2", *rows]) + "\n"
     (tmp_path / "stsb_test.tsv").write_text(text, encoding="utf-8")
@@ -132,7 +132,9 @@ def test_an_evaluation_marks_figures_only_where_that_is_asked_for(run, tmp_path)
     assert marked.marks["contamination"]["stsb"]["sentences_seen"] == 2
     assert any("2 of 7 sentences" in note for note in marked.notes)
     shutil.copytree(run / "best", tmp_path / "student")
-    corpus = tmp_path / "corpus.txt"
-    corpus.write_text(f"{NEW[3]}\n{NEW[4]}\n", encoding="utf-8")
-    other = evaluate(tmp_path / "student", corpus=corpus, **options).models[0][1]
-    assert other.marks["contamination"]["stsb"]["pairs_seen"] == 1
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    for texts, seen in (([NEW[3], NEW[4]], 1), ([NEW[3]], 0)):
+        corpus = tmp_path / f"{seen}.txt"
+        corpus.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+        other = evaluate(tmp_path / "student", corpus=corpus, keep=True, **options).models[0][1]
+        assert other.marks["contamination"]["stsb"]["pairs_seen"] == seen

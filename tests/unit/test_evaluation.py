@@ -31,6 +31,7 @@ from distill.evaluation.result import (
 from distill.evaluation.task import get_suite, suites
 from distill.layout import HELD_OUT
 from distill.record import CorpusRecord, RunRecord, TeacherRecord
+from embedcache.errors import ContractMismatchError
 
 pytest_plugins = ["distill_fixtures"]
 
@@ -367,6 +368,9 @@ def test_a_served_teacher_is_asked_again_and_has_to_be_the_same(
     expected = evaluate(Model("m", server.vectors), data=data)
     assert found["m"].average == pytest.approx(expected["m"].average)
     server.seed = 1
-    refused = evaluate(folder, data=data, device="cpu")
-    assert refused.teacher is None
-    assert any("m cannot be used" in note for note in refused.notes)
+    (folder / HELD_OUT).write_text("".join(f"{json.dumps(text)}\n" for text in "cdefg"))
+    refused = evaluate_suites(folder, data=data, device="cpu")
+    assert [(one.suite, one.teacher) for one in refused] == [("sts", None), ("geometry", None)]
+    assert any("m cannot be used" in note for note in refused[0].notes)
+    with pytest.raises(ContractMismatchError):
+        evaluate(folder, "fidelity", device="cpu")

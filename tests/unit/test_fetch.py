@@ -259,7 +259,6 @@ def read(tmp_path):
 
 
 SICK = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
-MRPC = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
 SNLI = "gold_label\tsentence1_parse\tsentence1\tsentence2\tpairID\n"
 SNLI_ROWS = "neutral\t( x )\tA man runs.\tA man  is late.\t1\n-\t( x )\tA man runs.\tA man trains.\t2\n"
 
@@ -275,24 +274,11 @@ SNLI_ROWS = "neutral\t( x )\tA man runs.\tA man  is late.\t1\n-\t( x )\tA man ru
             ["2.4", "A dog.", "Ein Hund."],
             0,
         ),
-        (
-            "stsb_dev",
-            ('talk\tforum\t2031\t0007\t3.5\tHe said "yes.\tHe agreed.\tX\tY\n',),
-            ["talk", "forum", "2031", "0007", "3.5", 'He said "yes.', "He agreed."],
-            0,
-        ),
-        (
-            "stsb_mt_de",
-            ('"Ja, gern.","Er sagte ""nein"".",1.0\r\n',),
-            ["1.0", "Ja, gern.", 'Er sagte "nein".'],
-            0,
-        ),
-        ("sick", (SICK + "12\tA cat sleeps \tA cat\t4.9\tENTAILMENT\n",), ["4.9", "A cat sleeps"], 0),
+        ("stsb_mt_de", ('"Ja.","Er sagte ""nein"".",1.0\r\n',), ["1.0", "Ja.", 'Er sagte "nein".'], 0),
+        ("sick", (SICK + '12\tA "cat sleeps \tA cat\t4.9\tENTAILMENT\n',), ["4.9", 'A "cat sleeps'], 0),
         ("senteval_cr", ("good stuff .\n\n  \nfine\n",), ["x", "good stuff ."], 2),
         ("senteval_mr", ('0  bad " stuff . \n1 \n1 good\n',), ["0", 'bad " stuff .'], 1),
         ("senteval_trec", ("NUM:count How many legs ?\n",), ["x", "NUM", "How many legs ?"], 0),
-        ("senteval_mrpc", (MRPC + '1\t17\t18\t"So be it.\tSo "be" it.\n',), ["1", '"So be it.'], 0),
-        ("glue_sst2", ("sentence\tlabel\nwell done \t1\n",), ["x", "1", "well done"], 0),
         ("snli_train", (SNLI + SNLI_ROWS,), ["neutral", "A man runs.", "A man is late."], 1),
         ("flickr30k_captions5", tuple(f"{word}\n" for word in "abcde"), ["x", "0", *"abcde"], 0),
     ],
@@ -312,7 +298,6 @@ def test_sources_become_rows(read, stem, files, expected, left_out):
         ("stsb_mt_de", ('"never closed,b,1\n',)),
         ("sick", ("12\tA cat sleeps\tA cat\t4.9\tENTAILMENT\n" * 2,)),
         ("senteval_mr", ("good stuff\n",)),
-        ("senteval_mrpc", (MRPC + "1\t2\t3\tone sentence\n",)),
         ("flickr30k_captions5", ("a\n", "b\n", "c\n", "d\n", "e\nf\n")),
         ("er_dblp_acm_queries", ("COL name VAL Inn\tCOL name VAL Bar\tyes\n", "", "")),
         ("er_dblp_acm_entities", ("Inn\tCOL name VAL Bar\t1\n", "", "")),
