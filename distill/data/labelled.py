@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
-from distill.data.sampler import rows_of_drawn
+from distill.data.sampler import HELD_OUT_STREAM, permutation
 from distill.errors import DataError
 from embedcache.corpus.columns import Columns as RawColumns
 from embedcache.corpus.columns import Problem
@@ -46,8 +47,49 @@ class Columns:
     prefix: str = "--"
 
 
+class TextRows:
+    """Rows of texts, column by column; base of labelled texts and of triples."""
+
+    columns: tuple[list[str], ...]
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.columns[0])
+
+    @property
+    def distinct(self) -> int:
+        """Number of distinct texts of the first column."""
+        return len(set(self.columns[0]))
+
+    def distinct_texts(self) -> list[str]:
+        """Return all distinct texts."""
+        return list(dict.fromkeys(text for column in self.columns for text in column))
+
+    def take(self, rows: NDArray[np.integer]) -> Self:
+        """Return some of the rows."""
+        raise NotImplementedError
+
+    def split(self, count: int, seed: int) -> tuple[Self, Self]:
+        """Return the rows left, and those of ``count`` distinct texts of the first column, drawn at random.
+
+        Rows of one text stay together: else the held-out ones would not be new to the student.
+        """
+        texts = self.columns[0]
+        distinct = list(dict.fromkeys(texts))
+        places = permutation(len(distinct), seed, HELD_OUT_STREAM, first=count)
+        drawn = {distinct[place] for place in places.tolist()}
+        inside = np.array([text in drawn for text in texts], dtype=np.bool_)
+        return self.take(np.flatnonzero(~inside)), self.take(np.flatnonzero(inside))
+
+    def overlap(self, texts: Collection[str]) -> int:
+        """Return how many rows hold one of ``texts``; case, blanks and punctuation do not count."""
+        folded = {fold(text) for text in texts}
+        known = {text for text in self.distinct_texts() if fold(text) in folded}
+        return sum(any(text in known for text in row) for row in zip(*self.columns, strict=True))
+
+
 @dataclass(frozen=True)
-class LabelledRows:
+class LabelledRows(TextRows):
     """Labelled texts in the order of their file.
 
     Attributes:
@@ -64,14 +106,10 @@ class LabelledRows:
     skipped: Counter[str] = field(default_factory=Counter)
     described: str = ""
 
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return len(self.texts)
-
     @property
-    def distinct(self) -> int:
-        """Number of distinct texts."""
-        return len(set(self.texts))
+    def columns(self) -> tuple[list[str], ...]:  # type: ignore[override]  # a field of the others
+        """The one column of texts."""
+        return (self.texts,)
 
     @property
     def digest(self) -> str:
@@ -84,23 +122,21 @@ class LabelledRows:
 
     def take(self, rows: NDArray[np.integer]) -> LabelledRows:
         """Return some of the rows."""
-        chosen = rows.tolist()
-        return replace(
-            self, texts=[self.texts[row] for row in chosen], labels=[self.labels[row] for row in chosen]
-        )
+        texts, labels = ([cells[row] for row in rows.tolist()] for cells in (self.texts, self.labels))
+        return replace(self, texts=texts, labels=labels)
 
-    def split(self, count: int, seed: int) -> tuple[LabelledRows, LabelledRows]:
-        """Return the rows left, and the rows of ``count`` distinct texts drawn at random.
 
-        Rows of one text stay together: else the held-out ones would not be new to the classifier.
-        """
-        inside = rows_of_drawn(self.texts, count, seed)
-        return self.take(np.flatnonzero(~inside)), self.take(np.flatnonzero(inside))
+def one_source(path: str | Path) -> FileSource:
+    """Return the file that ``path`` names.
 
-    def overlap(self, texts: Collection[str]) -> int:
-        """Return how many rows are one of ``texts``; case, blanks and punctuation do not count."""
-        folded = {fold(text) for text in texts}
-        return sum(fold(text) in folded for text in self.texts)
+    Raises:
+        InputError: if there is none.
+        DataError: if it names several, or standard input.
+    """
+    sources = expand_sources([str(path)])
+    if len(sources) > 1 or sources[0] == STDIN:
+        raise DataError(f"{path} is not one file: give the path of one; put what comes from a pipe into one")
+    return sources[0]
 
 
 def read_labelled(
@@ -127,10 +163,7 @@ def read_labelled(
         InputError: if the file or a column is missing or cannot be read, or a condition has another form.
         DataError: if no row is left.
     """
-    sources = expand_sources([str(path)])
-    if len(sources) > 1 or sources[0] == STDIN:
-        raise DataError(f"{path} is not one file: give the path of one; put what comes from a pipe into one")
-    source = sources[0]
+    source = one_source(path)
     conditions, report = RowConditions(rows, rows_option or f"{columns.prefix}rows"), ReadReport()
     kept = _kept(source, format_of(source, columns.format), columns, conditions, report)
     found = list(islice(kept, limit))
@@ -154,9 +187,8 @@ def _kept(
     report: ReadReport,
 ) -> Iterator[tuple[str, str]]:
     """Yield the text and the label of each row that is asked for and can be used."""
-    pairs = columns.text2 is not None
-    prefix = columns.prefix
-    second = [(f"{prefix}text2", columns.text2)] if columns.text2 is not None else []
+    prefix, is_labelled = columns.prefix, columns.label is not None
+    second = [] if columns.text2 is None else [(f"{prefix}text2", columns.text2)]
     asked = RawColumns(
         columns.text,
         label=columns.label,
@@ -165,14 +197,12 @@ def _kept(
         more=(*second, *conditions.columns),
     )
     with raw_rows(source, kind, asked) as rows:
-        for row in rows:
-            if not conditions.hold(row):
-                continue
-            text = text_of_row(row, pairs=pairs, with_label=columns.label is not None)
+        for row in filter(conditions.hold, rows):
+            text = text_of_row(row, pairs=bool(second), with_label=is_labelled)
             if isinstance(text, Problem):
                 report.skip(text.value, f"{source}:{row[0]}")
             else:
-                yield text, "" if columns.label is None else _named(row[3])
+                yield text, _named(row[3]) if is_labelled else ""
 
 
 def _named(label: object) -> str:

@@ -101,22 +101,6 @@ def permutation(n: int, *stream: int, first: int | None = None) -> NDArray[np.ui
     return order
 
 
-def rows_of_drawn(texts: Sequence[str], count: int, seed: int) -> NDArray[np.bool_]:
-    """Return a mask of the rows of ``count`` distinct texts drawn at random, shape (rows,).
-
-    Rows of one text stay together: otherwise held-out texts would be trained on.
-
-    Args:
-        texts: the text of each row.
-        count: how many distinct texts to draw.
-        seed: of the draw.
-    """
-    distinct = list(dict.fromkeys(texts))
-    places = permutation(len(distinct), seed, HELD_OUT_STREAM, first=count)
-    drawn = {distinct[place] for place in places.tolist()}
-    return np.array([text in drawn for text in texts], dtype=np.bool_)
-
-
 def epoch_batches(
     lengths: Lengths,
     batch_size: int,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +13,15 @@ import torch
 from numpy.typing import NDArray
 
 from distill.data.collate import Batch, pad_texts
-from distill.data.sampler import EpochBatches, epoch_batches, rows_of_drawn
+from distill.data.labelled import TextRows, one_source
+from distill.data.sampler import EpochBatches, epoch_batches
 from distill.data.source import Share
 from distill.data.tokens import TokenArrays
 from distill.errors import DataError
 from embedcache.corpus.columns import Columns
-from embedcache.corpus.folding import fold
 from embedcache.corpus.formats import raw_rows
 from embedcache.corpus.readers import ReadReport, text_problem
-from embedcache.corpus.sources import STDIN, FileSource, expand_sources, format_of
+from embedcache.corpus.sources import FileSource, format_of
 from embedcache.errors import MissingInputError
 from embedcache.pairs import SEPARATOR
 from embedcache.teacher.tokenize import FastTokenizer
@@ -39,7 +37,7 @@ _TEXTS_AT_ONCE = 8192
 
 
 @dataclass(frozen=True)
-class Triples:
+class Triples(TextRows):
     """Rows of one, two or three texts, in the order of their file.
 
     Attributes:
@@ -54,15 +52,6 @@ class Triples:
     skipped: Counter[str] = field(default_factory=Counter)
     described: str = ""
 
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return len(self.columns[0])
-
-    @property
-    def distinct(self) -> int:
-        """Number of distinct anchors."""
-        return len(set(self.columns[0]))
-
     @property
     def digest(self) -> str:
         """The sha256 of all texts in order."""
@@ -73,21 +62,9 @@ class Triples:
                 digest.update(len(encoded).to_bytes(8, "little") + encoded)
         return digest.hexdigest()
 
-    def texts(self) -> list[str]:
-        """Return all distinct texts."""
-        return list(dict.fromkeys(text for column in self.columns for text in column))
-
     def take(self, rows: NDArray[np.integer]) -> Triples:
         """Return some of the rows."""
         return replace(self, columns=tuple([column[row] for row in rows] for column in self.columns))
-
-    def split(self, anchors: int, seed: int) -> tuple[Triples, Triples]:
-        """Return the remaining rows, and the rows of anchors drawn at random.
-
-        Rows of one anchor stay together: else the held-out ones would not be new to the student.
-        """
-        inside = rows_of_drawn(self.columns[0], anchors, seed)
-        return self.take(np.flatnonzero(~inside)), self.take(np.flatnonzero(inside))
 
     def codes(self) -> NDArray[np.int64]:
         """Return a number for every text, the same for the same text, shape (rows, columns)."""
@@ -96,12 +73,6 @@ class Triples:
             [[numbers.setdefault(text, len(numbers)) for text in column] for column in self.columns],
             dtype=np.int64,
         ).T.copy()
-
-    def overlap(self, texts: Collection[str]) -> int:
-        """Return how many rows hold one of ``texts``; case, blanks and punctuation do not count."""
-        folded = {fold(text) for text in texts}
-        known = {text for text in self.texts() if fold(text) in folded}
-        return sum(any(text in known for text in row) for row in zip(*self.columns, strict=True))
 
 
 def read_triples(
@@ -127,13 +98,9 @@ def read_triples(
         InputError: if the file or a column is missing or cannot be read.
         DataError: if the columns are ambiguous, or fewer than two rows are left.
     """
-    source = _one_source(path)
+    source = one_source(path)
     kind = format_of(source, format)
-    if not columns:
-        return _collect(source, kind, _find_columns(source, kind), limit)
-    if missing := _missing(source, kind, columns):
-        raise MissingInputError(_describe_missing(missing))
-    return _collect(source, kind, tuple(columns), limit)
+    return _read(source, kind, columns or _find_columns(source, kind), limit)
 
 
 def read_sentences(
@@ -148,67 +115,48 @@ def read_sentences(
     Raises:
         InputError, DataError: as :func:`read_triples`.
     """
-    source = _one_source(path)
-    return _collect(source, format_of(source, format), (column,), limit)
+    source = one_source(path)
+    return _read(source, format_of(source, format), (column,), limit)
 
 
-def _one_source(path: str | Path) -> FileSource:
-    sources = expand_sources([str(path)])
-    if len(sources) > 1 or sources[0] == STDIN:
-        raise DataError(f"{path} is not one file: give the path of one; put what comes from a pipe into one")
-    return sources[0]
-
-
-def _find_columns(source: FileSource, kind: str) -> tuple[str, ...]:
-    missing = [_missing(source, kind, names) for names in _KNOWN_COLUMNS]
-    for names, without in zip(_KNOWN_COLUMNS, missing, strict=True):
-        if not without:
+def _find_columns(source: FileSource, kind: str) -> Sequence[str]:
+    lacking = ""
+    for names in _KNOWN_COLUMNS:
+        try:
+            with raw_rows(source, kind, _columns(names)) as rows:
+                next(rows, None)
             return names
+        except MissingInputError as error:  # noqa: PERF203 - four at most
+            lacking = lacking or str(error)
     raise DataError(
-        "cannot tell which columns are anchor, positive and hard negative: "
-        f"{_describe_missing(min(missing, key=len))}, as in {_OPTION} anchor,positive,negative"
+        f"cannot tell which columns are anchor, positive and hard negative ({lacking}): name them, as in "
+        f"{_OPTION} anchor,positive,negative"
     )
 
 
-def _missing(source: FileSource, kind: str, names: Sequence[str]) -> dict[str, MissingInputError]:
-    """Return the columns that a file lacks, with what is said of each."""
-    missing = {}
-    for name in names:
-        error = _try_column(source, kind, name)
-        if error is not None:
-            missing[name] = error
-    return missing
+def _columns(names: Sequence[str | None]) -> Columns:
+    more = tuple((_OPTION, name) for name in names[1:] if name is not None)
+    return Columns(names[0], text_option=_OPTION, more=more)
 
 
-def _try_column(source: FileSource, kind: str, name: str) -> MissingInputError | None:
-    try:
-        with raw_rows(source, kind, _one_column(name)) as rows:
-            next(rows, None)
-    except MissingInputError as error:
-        return error
-    return None
-
-
-def _describe_missing(missing: Mapping[str, MissingInputError]) -> str:
-    """Return one message about all columns that a file lacks."""
-    names, first = list(missing), str(next(iter(missing.values())))
-    where, separator, found = first.partition(f"no column {names[0]!r}; ")
-    if not separator:
-        # Of a file without columns each of them would say the same.
-        return first
-    lacks = " and ".join(f"no column {name!r}" for name in names)
-    there = found.partition("; pass ")[0]
-    return f"{where}{lacks}; {there}; pass {_OPTION} with those of anchors, positives and any hard negatives"
-
-
-def _one_column(name: str | None) -> Columns:
-    return Columns(text=name, text_option=_OPTION)
-
-
-def _collect(source: FileSource, kind: str, names: Sequence[str | None], limit: int | None) -> Triples:
+def _read(source: FileSource, kind: str, names: Sequence[str | None], limit: int | None) -> Triples:
     report = ReadReport()
     # Each row once, in order.
-    kept = dict.fromkeys(islice(_rows(source, kind, names, report), limit))
+    kept: dict[tuple[str, ...], None] = {}
+    with raw_rows(source, kind, _columns(names)) as rows:
+        for position, text, _, _, *others in rows:
+            row = (text, *others)
+            problem = next((found.value for found in map(text_problem, row) if found is not None), None)
+            if problem is None and len(row) == 3 and row[1] == row[2]:
+                problem = "hard negative that is the positive"
+            if problem is None and row in kept:
+                problem = "repeated row"
+            if problem is not None:
+                report.skip(problem, f"{source}:{position}")
+                continue
+            kept[row] = None
+            if len(kept) == limit:
+                break
     if len(kept) < 2:
         found = f": skipped {report.describe_skipped()}" if report.skipped else ""
         raise DataError(
@@ -218,33 +166,6 @@ def _collect(source: FileSource, kind: str, names: Sequence[str | None], limit: 
     name = Path(source).name.split(".")[0] or str(source)
     columns = tuple(list(column) for column in zip(*kept, strict=True))
     return Triples(name, columns, report.skipped, report.describe_skipped())
-
-
-def _rows(
-    source: FileSource, kind: str, names: Sequence[str | None], report: ReadReport
-) -> Iterator[tuple[str, ...]]:
-    seen: set[tuple[str, ...]] = set()
-    with ExitStack() as stack:
-        # The readers give one column of text; several are read side by side.
-        columns = [stack.enter_context(raw_rows(source, kind, _one_column(name))) for name in names]
-        for cells in zip(*columns, strict=True):
-            row = tuple(cell[1] for cell in cells)
-            problem = _problem(row, seen)
-            if problem is not None:
-                report.skip(problem, f"{source}:{cells[0][0]}")
-                continue
-            seen.add(row)
-            yield row
-
-
-def _problem(row: tuple[object, ...], seen: Collection[tuple[object, ...]]) -> str | None:
-    for cell in row:
-        problem = text_problem(cell)
-        if problem is not None:
-            return problem.value
-    if len(row) == 3 and row[1] == row[2]:
-        return "hard negative that is the positive"
-    return "repeated row" if row in seen else None
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,8 @@ from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.origin import read_note
 from embedcache.corpus.part import ORIGINAL
 from embedcache.corpus.readers import ReadOptions
-from embedcache.errors import InputError
 from embedcache.pairs import split_pair
 from embedcache.teacher.resolve import ALIASES
-from embedcache.views.recipe import parse_views
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ class DistillTask(Task):
             tokenise_view(cache, dataset.corpus, name, student.tokenizer, on_progress)
             for name in config.training.views or [ORIGINAL]
         )
-        objective = make_objective(cache, config, dataset, student, live_teacher, accelerator.device)
+        objective = make_objective(cache, config, dataset, student, live_teacher, accelerator)
         streams = Streams(dataset, config)
         ahead = streams.fetch if streams else None
         source = DistillSource(dataset, views, get_loss(config.loss.name).views, ahead)
@@ -170,7 +168,7 @@ def open_data(
     """
     cache, facts = opened.cache, get_loss(config.loss.name)
     refuse_unknown_rows(config.training.where, opened)
-    views = choose_views(config.loss.name, config.training.views, cache.corpus(opened.corpus))
+    views = _choose_views(config.loss.name, config.training.views, cache.corpus(opened.corpus))
     # Rows that are chosen by number must not depend on what is filled in later.
     apart = config.loss.settings.get("variant") == "code" and facts.full_queue is True
     resolve = lru_cache(config.resolved)
@@ -320,53 +318,27 @@ def _absolute(spec: str) -> str:
     return str(folder.resolve()) if spec not in ALIASES and folder.is_dir() else spec
 
 
-def choose_views(loss: str, asked: list[str] | None, corpus: Corpus) -> list[str]:
+def _choose_views(loss: str, asked: list[str] | None, corpus: Corpus) -> list[str]:
     """Return the views to train on, the one that the teacher has encoded first.
 
-    Args:
-        loss: the name of the loss.
-        asked: the views asked for; default: the original, and for losses of two views all others there are.
-        corpus: the corpus.
+    By default that is the original, and for losses of two views all others there are.
 
     Raises:
         ConfigError: if the corpus lacks a view, or the loss takes another number of them.
     """
     there, wanted = [ORIGINAL, *corpus.view_names()], get_loss(loss).views
-    chosen = asked or there[: 1 if wanted == 1 else None]
+    chosen = list(dict.fromkeys(asked or there[: 1 if wanted == 1 else None]))
     if unknown := [name for name in chosen if name not in there]:
         raise ConfigError(
-            f"corpus {corpus.name!r} has no view {unknown[0]!r} (views: {', '.join(there)}). "
-            f"Name one of them, or add it: {_build_command(corpus, unknown[0])}",
+            f"{corpus.title} has no view {unknown[0]!r} (views: {', '.join(there)}): name one of them, or "
+            "add it with 'embedcache build --view'",
             "training.views",
         )
-    if len(set(chosen)) < len(chosen):
-        raise ConfigError(f"{', '.join(chosen)}; name each view once", "training.views")
-    if len(chosen) < wanted:
+    if len(chosen) < wanted or (wanted == 1 and len(chosen) > 1):
         raise ConfigError(
-            f"loss {loss} takes two views of each row, found {', '.join(chosen)} of "
-            f"{', '.join(there)}; name another, or add one: {_build_command(corpus, 'delete-words')}",
-            "training.views",
-        )
-    if wanted == 1 and len(chosen) > 1:
-        raise ConfigError(
-            f"loss {loss} takes one view of each row, {len(chosen)} are named: name one, or "
-            "choose a loss of two views ('distill list losses')",
+            f"loss {loss} takes {'one view' if wanted == 1 else 'two views'} of each row, found "
+            f"{', '.join(chosen)} of {', '.join(there)}: name {'one' if wanted == 1 else 'another'}, add "
+            "views with 'embedcache build --view', or choose another loss ('distill list losses')",
             "training.views",
         )
     return chosen
-
-
-def _build_command(corpus: Corpus, view: str) -> str:
-    """Return the command that adds a view to a corpus; an example where its name is not its recipe."""
-    command = (
-        f"embedcache build FILES --teacher TEACHER --cache {corpus.folder.parent.parent} "
-        f"--name {corpus.name} --view"
-    )
-    # A column's view is called so unless it is given a name.
-    column = "column-"
-    spec = f"column:{view.removeprefix(column)}" if view.startswith(column) else view
-    try:
-        parse_views([spec])
-    except InputError:
-        return f"'{command} crop', say ('embedcache views' lists all)"
-    return f"'{command} {spec}'"

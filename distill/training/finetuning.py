@@ -218,8 +218,8 @@ class ContrastTask(FinetuneTask):
             lines = (before / HELD_OUT).read_text(encoding="utf-8").split("\n")
             held_out = [json.loads(line) for line in lines if line]
         else:
-            held_out = [] if self.held_out is None else self.held_out.texts()
-        seen = set(self.rows.texts())
+            held_out = [] if self.held_out is None else self.held_out.distinct_texts()
+        seen = set(self.rows.distinct_texts())
         return [text for text in held_out if text not in seen]
 
     def save(self, folder: Path) -> None:

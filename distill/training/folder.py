@@ -121,23 +121,22 @@ def begin_folder(folder: Path, config: str, record: RunRecord, held_out: Sequenc
         record: the record of a run that has no result yet.
         held_out: the texts kept out of training.
     """
-    kept = replaced(folder)
+    before, kept = read_record(folder), replaced(folder)
     # A finished student is not given up for one that may never be finished.
-    before = read_record(folder)
-    if before is not None and before.is_finished and (folder / BEST).is_dir():
+    keep = before is not None and before.is_finished and (folder / BEST).is_dir()
+    if keep:
         shutil.rmtree(kept, ignore_errors=True)
         make_directory(kept)
-        # Should this be interrupted, what is left is still known as a run, and no longer as a finished one.
-        order = {BEST: 0, RECORD: 2}
-        for path in sorted(folder.iterdir(), key=lambda path: order.get(path.name, 1)):
-            if path.name != LOCK:
-                path.rename(kept / path.name)
-    else:
-        for path in folder.iterdir():
-            if path.is_dir():
-                shutil.rmtree(path)
-            elif path.name != LOCK:
-                path.unlink()
+    # The record goes last: should this be interrupted, what is left is still known as a run.
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == RECORD):
+        if path.name == LOCK:
+            continue
+        if keep:
+            path.rename(kept / path.name)
+        elif path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
     record.write(folder)
     write_bytes(folder / CONFIG, config.encode())
     if len(held_out):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -129,6 +129,7 @@ class HiddenStates:
             evenly over all, with the embedding blocks beside.
         device: where the student is trained.
         scaled: give the loss the mean square of each layer's targets.
+        autocast: makes the context in which the student computes; losses are computed outside of it.
 
     Raises:
         ConfigError: if the two have other tokens.
@@ -144,6 +145,7 @@ class HiddenStates:
         device: torch.device,
         *,
         scaled: bool,
+        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         if model.tokenizer.get_vocab() != teacher.model.tokenizer.get_vocab() or teacher.contract.prompt:
             raise ConfigError(
@@ -166,8 +168,7 @@ class HiddenStates:
             modules, targets = [_block(model), *modules], [_block(teacher.model), *targets]
         self._own = _Outputs(modules, while_training=True)
         self._others = _Outputs(targets, while_training=False)
-        self._scaled = scaled
-        self._precision = _Precision(own[-1], device.type)
+        self._scaled, self._autocast = scaled, autocast
         self.widths = (_widths(model, len(modules)), _widths(teacher.model, len(targets)))
         """Widths of the layers that are compared, the student's and the teacher's."""
         if which == "last" and self.widths[0] != self.widths[1]:
@@ -182,7 +183,7 @@ class HiddenStates:
         first = len(batch)
         ids, mask = batch.input_ids[:first], batch.attention_mask[:first]
         types = None if batch.token_types is None else batch.token_types[:first]
-        with torch.no_grad(), self._precision.context():
+        with torch.no_grad(), self._autocast():
             forward(self._teacher, ids, mask, types)
         targets = tuple(states.float() for states in self._others.take())
         pairs = HiddenPairs(
@@ -227,26 +228,6 @@ class _Outputs:
         found, self._found = self._found, [None] * len(self._found)
         assert all(states is not None for states in found)  # noqa: S101  # every layer runs in every pass
         return tuple(states for states in found if states is not None)
-
-
-class _Precision:
-    """Precision that a module last ran in; losses are computed outside of autocast.
-
-    The states' dtype is no evidence: autocast leaves the output of a LayerNorm in float32.
-    """
-
-    def __init__(self, module: nn.Module, kind: str) -> None:
-        self._kind, self._enabled, self._dtype = kind, False, torch.float32
-        module.register_forward_hook(self._look)
-
-    def _look(self, module: nn.Module, *_: object) -> None:
-        if module.training:
-            self._enabled = torch.is_autocast_enabled(self._kind)
-            self._dtype = torch.get_autocast_dtype(self._kind)
-
-    def context(self) -> AbstractContextManager[Any]:
-        """Return the context in which another model computes in that precision."""
-        return torch.autocast(self._kind, self._dtype, enabled=self._enabled)
 
 
 def _mean_squares(targets: Sequence[Tensor], mask: Tensor, total: int, processes: int) -> Tensor:

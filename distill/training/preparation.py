@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 from numpy.typing import NDArray
 
 from distill.config.models import RunConfig
@@ -109,7 +110,7 @@ def make_objective(
     dataset: DistillDataset,
     student: StudentParts,
     live_teacher: Callable[[], Teacher],
-    device: torch.device,
+    accelerator: Accelerator,
 ) -> Distillation:
     """Return the loss with the outputs from inside the models that it reads.
 
@@ -119,7 +120,7 @@ def make_objective(
         dataset: rows and targets.
         student: the student.
         live_teacher: loads the teacher itself; called only for a loss that reads its layers.
-        device: where the student is trained.
+        accelerator: device and precision that the student is trained in.
 
     Raises:
         InputError: if the loss reads the teacher's token embeddings, and the cache does not hold them.
@@ -135,7 +136,14 @@ def make_objective(
     if loss.needs_live_teacher(settings):
         which: Literal["last", "spread"] = "spread" if loss.inside == "layers" else "last"
         scaled = settings.get("scale") == "relative"
-        layers = HiddenStates(student.model, live_teacher(), which, device, scaled=scaled)
+        layers = HiddenStates(
+            student.model,
+            live_teacher(),
+            which,
+            accelerator.device,
+            scaled=scaled,
+            autocast=accelerator.autocast,
+        )
         inside.append(layers)
         widths = layers.widths
     made = loss.make(

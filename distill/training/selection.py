@@ -16,6 +16,7 @@ from scipy.stats import spearmanr
 from torch.nn import functional as F
 
 from distill.data.dataset import DistillDataset
+from distill.data.labelled import FEWEST_SCORED
 from distill.data.triples import Triples
 from distill.errors import ConfigError
 from distill.evaluation.files import read_pairs
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
 
 Encode = Callable[[TokenizedTexts], Vectors]
 Autocast = Callable[[], AbstractContextManager[Any]]
-
-FEWEST_SCORED = 10
-"""Rows that a student can be scored on; fewer tell nothing."""
 
 SCORES = {
     "dev_spearman": "Spearman on development pairs",

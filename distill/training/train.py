@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distill.card import write_card
 from distill.config.finetune import FinetuneConfig
@@ -39,9 +39,6 @@ from distill.training.tracking import (
     refuse_missing_trackers,
 )
 from distill.training.trainer import Trainer
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
 
 _FIXED: dict[str, Any] = {
     **dict.fromkeys(("corpus", "views", "rows", "held_out", "selected", "order"), True),
@@ -267,59 +264,38 @@ def _train(
     save_best = partial(save_student, student.kept, folder, student.classifier)
     trainer = Trainer(work, config, accelerator, folder, save_best)
     # From here on files are written; everything that can be refused has been.
-    with _exclusive(folder, config.seed, accelerator):
-        checkpoint = None if before is None else _load_checkpoint(trainer, folder, accelerator)
+    with (
+        locked(folder) if is_first else nullcontext(),
+        # The caller's random numbers stay as they are; dropout draws other numbers in each process.
+        seeded(config.seed + accelerator.process_index, accelerator.device),
+    ):
+        checkpoint = None if before is None else Checkpoint.load(folder)
+        # The first process may change the folder once all of them have read it.
+        accelerator.wait_for_everyone()
+        if checkpoint is not None:
+            trainer.resume(checkpoint)
+        resumed = trainer.step
         if is_first and checkpoint is not None:
-            continue_folder(folder, config.to_yaml(), record, trainer.step)
+            continue_folder(folder, config.to_yaml(), record, resumed)
         elif is_first:
             if before is not None and on_progress is not None:
                 on_progress(TrainProgress("anew", 0, trainer.total_steps))
             begin_folder(folder, config.to_yaml(), record, task.held_out_texts())
             task.save(folder)
-        resumed = trainer.step
-        result = _loop(trainer, folder, config, accelerator, on_progress)
+        # The folder has to be there before anybody trains.
+        accelerator.wait_for_everyone()
+        with (
+            Tracker(folder if is_first else None, accelerator, after=resumed) as tracker,
+            cpu_threads(config.training.threads),
+            advising(folder),
+        ):
+            result = trainer.train(tracker, on_progress)
         record = record.model_copy(update={"result": result})
         if is_first:
             record = record.model_copy(update={"scores": best_scores(folder, result.best_step)})
             write_card(folder / BEST, record, config.model_dump(mode="json"), student.dimension)
             finish_folder(folder, record)
     return Run(folder, config, record, resumed)
-
-
-def _loop(
-    trainer: Trainer,
-    folder: Path,
-    config: RunConfig | FinetuneConfig,
-    accelerator: Accelerator,
-    on_progress: OnProgress | None,
-) -> TrainResult:
-    # The folder has to be there before anybody trains.
-    accelerator.wait_for_everyone()
-    place = folder if accelerator.is_main_process else None
-    with (
-        Tracker(place, accelerator, after=trainer.step) as tracker,
-        cpu_threads(config.training.threads),
-        advising(folder),
-    ):
-        return trainer.train(tracker, on_progress)
-
-
-@contextmanager
-def _exclusive(folder: Path, seed: int, accelerator: Accelerator) -> Iterator[None]:
-    """Keep others out of the folder, and the caller's random numbers as they are, inside the block."""
-    lock = locked(folder) if accelerator.is_main_process else nullcontext()
-    # Dropout draws other numbers in each process.
-    with lock, seeded(seed + accelerator.process_index, accelerator.device):
-        yield
-
-
-def _load_checkpoint(trainer: Trainer, folder: Path, accelerator: Accelerator) -> Checkpoint | None:
-    checkpoint = Checkpoint.load(folder)
-    # The first process may change the folder once all of them have read it.
-    accelerator.wait_for_everyone()
-    if checkpoint is not None:
-        trainer.resume(checkpoint)
-    return checkpoint
 
 
 def _refuse_other_data(before: RunRecord, now: RunRecord) -> None:

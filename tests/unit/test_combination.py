@@ -43,16 +43,6 @@ def test_the_cosine_of_targets_is_the_weighted_mean_of_the_teachers_cosines(weig
     assert np.abs(expected - cosines(first)).max() > 0.05
 
 
-def test_targets_have_length_one_and_the_teachers_side_by_side():
-    first, second = teachers()
-    targets = of(3, 1).apply([first, second])
-    assert targets.dtype == np.float32
-    assert targets.shape == (40, 16)
-    np.testing.assert_allclose(np.linalg.norm(targets, axis=1), 1, atol=1e-6)
-    unit = first / np.linalg.norm(first, axis=1, keepdims=True)
-    np.testing.assert_allclose(targets[:, :6], np.sqrt(0.75) * unit, atol=1e-6)
-
-
 @pytest.mark.parametrize("value", [0.0, np.nan, np.inf])
 def test_a_vector_without_a_direction_is_refused(value):
     first, second = teachers()
@@ -102,13 +92,6 @@ def test_a_projection_is_the_best_for_inner_products():
     assert narrow.energy == pytest.approx(values[:5].sum() / values.sum(), abs=1e-6)
     lost = np.linalg.norm(whole @ whole.T - whole @ matrix @ matrix.T @ whole.T)
     assert lost == pytest.approx(np.linalg.norm(values[5:]), rel=1e-5)
-
-
-def test_a_projection_is_the_same_however_the_sample_is_cut():
-    joined = of(1, 2).apply(teachers())
-    whole, cut = (of(1, 2).fitted(parts, 5).projection for parts in ([joined], np.split(joined, 8)))
-    np.testing.assert_allclose(whole, cut, atol=1e-5)
-    assert (np.abs(whole).max(axis=0) == whole.max(axis=0)).all(), "signs are an accident of the solver"
 
 
 def test_more_directions_than_the_sample_spans_are_refused():

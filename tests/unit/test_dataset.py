@@ -59,14 +59,6 @@ def test_held_out_texts_are_never_trained_on(repeated):
     assert held_out | set(training_texts(dataset)) == set(rows)
 
 
-def test_limit_keeps_the_first_distinct_rows(repeated):
-    rows, cache = repeated
-    dataset = open_dataset(cache, limit=40, held_out=4)
-    used = set(training_texts(dataset)) | set(texts_of(dataset, dataset.held_out))
-    assert used == set(list(dict.fromkeys(rows))[:40])
-    assert len(dataset) == 36
-
-
 def test_missing_vectors_are_refused_with_what_to_run(own_cache, tmp_path, teacher_folder):
     (tmp_path / "more.txt").write_text("\n".join(TEXTS[:20] + sentences(7, seed=99)) + "\n", encoding="utf-8")
     build(tmp_path / "more.txt", teacher_folder, tmp_path / "other")
@@ -77,25 +69,11 @@ def test_missing_vectors_are_refused_with_what_to_run(own_cache, tmp_path, teach
     assert len(open_dataset(cache, corpus="more", limit=20)) == 20
 
 
-def test_holding_out_more_than_half_is_refused(built_cache):
-    cache = Cache(built_cache)
-    half = len(TEXTS) // 2
-    assert len(open_dataset(cache, held_out=half)) == half
-    with pytest.raises(DataError, match=rf"{len(TEXTS)} distinct texts; {half + 1} held out"):
-        open_dataset(cache, held_out=half + 1)
-
-
 def test_the_held_out_rows_are_the_first_of_a_permutation_of_their_own(built_cache):
     dataset = open_dataset(Cache(built_cache), held_out=30, seed=4)
     shuffled = permutation(len(TEXTS), 4, 2**31 - 1)
     assert dataset.held_out.tolist() == sorted(shuffled[:30].tolist())
     assert dataset.rows.tolist() == sorted(shuffled[30:].tolist())
-
-
-def test_rows_and_positions_take_four_bytes_each(built_cache):
-    dataset = open_dataset(Cache(built_cache), held_out=30)
-    assert dataset.rows.dtype == dataset.held_out.dtype == np.uint32
-    assert [positions.dtype for positions in dataset.targets.positions] == [np.uint32]
 
 
 class TestWhere:

@@ -77,17 +77,3 @@ def test_training_is_given_the_token_types(tmp_path: Path, loaded_teacher: Teach
     wanted = cache.lookup([texts[row] for row in rows])
     np.testing.assert_allclose(found, wanted, atol=2e-5)
     assert np.abs(untyped - wanted).max() > 1e-2
-
-
-def test_damaged_first_tokens_are_computed_anew(tmp_path: Path, loaded_teacher: Teacher) -> None:
-    lines = ["one\ttwo", *("\t".join(pair) for pair in pairs(5))]
-    (tmp_path / "pairs.tsv").write_text("\n".join(lines), encoding="utf-8")
-    columns = {"text_column": "one", "text2_column": "two"}
-    cache = build(tmp_path / "pairs.tsv", teacher=loaded_teacher, cache=tmp_path / "cache", **columns)
-    fast = fast_tokenizer(loaded_teacher.model, 64, "")
-    assert fast is not None
-    before = tokenise_corpus(cache, cache.corpus(), fast).first
-    (path,) = cache.derived_folder.glob("tokens/*/first.bin")
-    expected_first = before.tolist()
-    path.write_bytes(path.read_bytes()[:-4])
-    assert tokenise_corpus(cache, cache.corpus(), fast).first.tolist() == expected_first

@@ -143,17 +143,6 @@ def test_resumed_from_any_step_it_is_the_same_run(views_cache, tmp_path, whole_r
     assert any("loss" in line for line in lines(whole.folder))
 
 
-def test_a_run_of_given_steps_ends_the_same_in_the_midst_of_an_epoch(views_cache, tmp_path):
-    settings = {**CKD, "epochs": None, "max_steps": STEPS - 1, "checkpoint_every": 1}
-    whole = small_run(views_cache, tmp_path / "whole", **settings)
-    assert whole.result.total_steps == STEPS - 1
-    for step in (3, STEPS - 1):
-        folder = interrupted(views_cache, tmp_path / f"at{step}", step, **settings)
-        run = resume(folder)
-        assert run.resumed == step - 1
-        assert_alike(run, whole)
-
-
 def test_what_is_remembered_matters(views_cache, tmp_path, whole_runs):
     """Without one part of a checkpoint the weights are others, so that the tests above prove something."""
     from distill.training import trainer as trainer_module
@@ -173,16 +162,6 @@ def test_what_is_remembered_matters(views_cache, tmp_path, whole_runs):
     assert lines(run.folder) != lines(whole.folder)
 
 
-def test_interrupted_again_and_again(views_cache, tmp_path, whole_runs):
-    folder = interrupted(views_cache, tmp_path / "run", 1, **CKD, checkpoint_every=1)
-    for step in (2, 2, 3, 5):
-        with pytest.raises(Stop):
-            resume(folder, on_progress=stop_at(step))
-    run = resume(folder)
-    assert run.resumed == 4
-    assert_alike(run, whole_runs(CKD))
-
-
 @pytest.mark.parametrize("settings", [{"target_dim": 8}, {"teacher_weights": [1, 3]}], ids=str)
 def test_combined_targets_come_back_bit_for_bit(two_teachers, tmp_path, whole_runs, settings):
     settings = {**SEED, "teacher": ["tiny", "other"], **settings}
@@ -190,50 +169,6 @@ def test_combined_targets_come_back_bit_for_bit(two_teachers, tmp_path, whole_ru
     for step in (2, 5):
         folder = interrupted(two_teachers, tmp_path / f"at{step}", step, **settings, checkpoint_every=1)
         assert_alike(resume(folder), whole)
-
-
-def test_a_student_without_a_head_of_its_own_and_early_stopping(views_cache, tmp_path, whole_runs):
-    settings = {**CKD, "drop_head": True, "patience": 1, "lr": 1e-9}
-    whole = small_run(views_cache, tmp_path / "whole", **settings)
-    assert whole.result.stopped_early
-    steps = whole.result.steps
-    for step in range(1, steps + 1):
-        folder = interrupted(views_cache, tmp_path / f"at{step}", step, **settings, checkpoint_every=1)
-        assert_alike(resume(folder), whole)
-
-
-def test_weights_that_the_model_file_lacks_are_the_same_in_every_attempt(views_cache, tmp_path):
-    """A pooler that nobody trains is drawn at random, and saved with the rest."""
-    bare = tiny_encoder(tmp_path / "bare", layers=1, plain=True, seed=9)
-    path = bare / "model.safetensors"
-    from safetensors.torch import save_file
-
-    save_file(
-        {name: tensor for name, tensor in load_file(path).items() if "pooler" not in name},
-        path,
-        {"format": "pt"},
-    )
-    settings = {**CKD, "student": {"spec": str(bare), "pooling": "mean"}}
-    whole = small_run(views_cache, tmp_path / "whole", **settings)
-    assert any("pooler" in name for name in student(whole.folder))
-    torch.manual_seed(77)
-    folder = interrupted(views_cache, tmp_path / "run", 2, **settings, checkpoint_every=100)
-    assert_alike(resume(folder), whole)
-
-
-def test_a_resumed_run_says_so(views_cache, tmp_path, capsys):
-    from distill.cli.progress import print_run
-
-    folder = interrupted(views_cache, tmp_path / "run", 4, **CONGEN, checkpoint_every=1)
-    told: list[TrainProgress] = []
-    run = resume(folder, on_progress=told.append)
-    steps = [progress for progress in told if progress.phase == "train"]
-    assert [progress.step for progress in steps] == [4, 5, 6]
-    assert {progress.resumed for progress in steps} == {3}
-    print_run(run)
-    shown = capsys.readouterr().out
-    assert "6 of 6, resumed from step 3" in shown
-    assert "original, crop, delete-words" in shown
 
 
 def test_the_command_that_began_a_run_refuses_to_lose_its_checkpoint(views_cache, tmp_path, whole_runs):
@@ -249,7 +184,10 @@ def test_a_cache_that_moved_is_found_where_one_says(views_cache, tmp_path, whole
     shutil.copytree(views_cache, tmp_path / "cache")
     folder = interrupted(tmp_path / "cache", tmp_path / "run", 3, **CKD, checkpoint_every=2)
     (tmp_path / "cache").rename(tmp_path / "moved")
-    run = resume(folder, cache=str(tmp_path / "moved"))
+    with pytest.raises(Stop):
+        resume(folder, cache=str(tmp_path / "moved"), on_progress=stop_at(5))
+    run = resume(folder, device="cpu", threads=1)
+    assert run.resumed == 4
     assert_alike(run, whole_runs(CKD))
     record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     assert record["cache"] == str((tmp_path / "moved").resolve())
@@ -267,14 +205,6 @@ def test_without_a_checkpoint_it_begins_anew_and_says_so(views_cache, tmp_path, 
     assert_alike(run, whole_runs(CKD))
     assert [progress.phase for progress in told].count("anew") == 1
     assert "no checkpoint was written yet: the run begins anew" in capsys.readouterr().err
-
-
-def test_what_a_killed_process_was_writing_goes(views_cache, tmp_path, whole_runs):
-    folder = interrupted(views_cache, tmp_path / "run", 3, **CKD, checkpoint_every=1)
-    (folder / ".tmp-0-best").mkdir()
-    (folder / ".tmp-1-best" / "1_Dense").mkdir(parents=True)
-    (folder / ".tmp-2-checkpoint.safetensors").write_bytes(b"half")
-    assert_alike(resume(folder), whole_runs(CKD))
 
 
 def test_what_is_no_interrupted_run_is_refused(views_cache, tmp_path, whole_runs):
@@ -333,13 +263,6 @@ def test_a_run_is_not_resumed_on_another_development_set(views_cache, tmp_path):
     assert resume(folder).resumed == 2
 
 
-def test_a_run_goes_on_upon_another_machine(views_cache, tmp_path):
-    folder = interrupted(views_cache, tmp_path / "run", 3, **CKD, checkpoint_every=1)
-    run = resume(folder, device="cpu", threads=2)
-    assert (run.resumed, run.config.training.threads) == (2, 2)
-    assert "threads: 2" in (folder / CONFIG).read_text(encoding="utf-8")
-
-
 def cut(content: bytes) -> bytes:
     return content[: len(content) // 2]
 
@@ -349,7 +272,7 @@ def flip(content: bytes) -> bytes:
     return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
 
 
-@pytest.mark.parametrize("damage", [cut, flip, lambda content: b"", lambda content: b"\xff" * 4000])
+@pytest.mark.parametrize("damage", [cut, flip])
 def test_a_damaged_checkpoint_is_refused(views_cache, tmp_path, damage):
     folder = interrupted(views_cache, tmp_path / "run", 3, **CKD, checkpoint_every=1)
     path = folder / CHECKPOINT

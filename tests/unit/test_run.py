@@ -14,7 +14,6 @@ from distill_helpers import HELD_OUT, TEXTS, build, small_run
 import distill
 from distill.config.models import RunConfig
 from distill.config.sources import load_config
-from distill.data.dataset import open_dataset
 from distill.errors import ConfigError, DataError, MissingExtraError, StudentError
 from distill.training import preparation as preparation
 from distill.training import train as run_module
@@ -22,7 +21,6 @@ from embedcache.cache import Cache
 from embedcache.errors import (
     ContractMismatchError,
     InputError,
-    MissingInputError,
     StorageError,
     TeacherError,
 )
@@ -98,13 +96,6 @@ def test_the_written_configuration_is_complete_and_runs_again_to_the_same_studen
     assert (again.best / name).read_bytes() == (run.best / name).read_bytes()
 
 
-def test_held_out_texts_are_written_down_one_a_line(finished, built_cache):
-    run, _ = finished
-    lines = (run.folder / "held_out.txt").read_text(encoding="utf-8").splitlines()
-    dataset = open_dataset(Cache(built_cache), held_out=HELD_OUT)
-    assert [json.loads(line) for line in lines] == dataset.corpus.texts(dataset.held_out)
-
-
 def test_the_saved_student_gives_the_vectors_of_the_trained_one(finished):
     from sentence_transformers import SentenceTransformer
 
@@ -123,20 +114,6 @@ def run_teacher(run):
     return preparation.load_live_teacher(cache, cache.teacher())
 
 
-def test_the_card_says_what_the_student_is(finished, built_cache):
-    run, _ = finished
-    card = (run.best / "README.md").read_text(encoding="utf-8")
-    for fact in (
-        "layers:1",
-        "tiny",
-        "held_out_near_pairs_spearman",
-        "mse",
-        Cache(built_cache).corpus().info.digest,
-    ):
-        assert fact in card
-    assert f"{100 * run.result.best_score:.4f}" in card
-
-
 def test_nothing_that_is_shared_names_a_place_on_this_machine(finished, built_cache, teacher_folder):
     run, _ = finished
     for path in run.best.rglob("*"):
@@ -153,18 +130,6 @@ def test_tensorboard_files_are_written_on_request(finished, built_cache, tmp_pat
     assert not (small_run(built_cache, tmp_path / "plain").folder / "tensorboard").exists()
 
 
-def test_a_run_that_is_there_is_not_replaced_unasked(built_cache, tmp_path):
-    first = small_run(built_cache, tmp_path / "run")
-    before = (first.best / "model.safetensors").read_bytes()
-    (first.folder / "old.txt").write_text("old")
-    with pytest.raises(ConfigError, match=r"holds a run already.*--overwrite"):
-        small_run(built_cache, tmp_path / "run", seed=1)
-    assert (first.best / "model.safetensors").read_bytes() == before
-    small_run(built_cache, tmp_path / "run", seed=1, overwrite=True)
-    assert (first.best / "model.safetensors").read_bytes() != before
-    assert not (first.folder / "old.txt").exists()
-
-
 @pytest.mark.parametrize("name", ["thesis.txt", "run.json"])
 @pytest.mark.parametrize("content", ["{}", "my results"])
 def test_a_folder_that_holds_no_run_is_never_deleted(built_cache, tmp_path, name, content):
@@ -174,17 +139,6 @@ def test_a_folder_that_holds_no_run_is_never_deleted(built_cache, tmp_path, name
     with pytest.raises(ConfigError, match="not empty and holds no run"):
         small_run(built_cache, folder, overwrite=True)
     assert [path.read_text() for path in folder.iterdir()] == [content]
-
-
-def test_a_file_in_the_place_of_the_folder_is_refused(built_cache, tmp_path):
-    (tmp_path / "run").write_text("a file")
-    with pytest.raises(ConfigError, match="is a file"):
-        small_run(built_cache, tmp_path / "run", overwrite=True)
-
-
-def test_an_empty_folder_is_filled(built_cache, tmp_path):
-    (tmp_path / "run").mkdir()
-    assert small_run(built_cache, tmp_path / "run").best.is_dir()
 
 
 @pytest.mark.parametrize(
@@ -197,13 +151,16 @@ def test_an_empty_folder_is_filled(built_cache, tmp_path):
         {"device": "abacus"},
         {"held_out": 150},
         {"corpus": "nothing"},
+        {"held_out": 0, "patience": 2},
     ],
 )
-def test_what_cannot_be_run_is_refused_before_anything_is_deleted_or_written(built_cache, tmp_path, bad):
-    run = small_run(built_cache, tmp_path / "run")
+def test_what_cannot_be_run_is_refused_before_anything_is_deleted_or_written(
+    finished, built_cache, tmp_path, bad
+):
+    run, _ = finished
     before = sorted((path, path.stat().st_mtime_ns) for path in run.folder.rglob("*"))
     with pytest.raises((ConfigError, StudentError, DataError, InputError)):
-        small_run(built_cache, tmp_path / "run", overwrite=True, **bad)
+        small_run(built_cache, run.folder, overwrite=True, **bad)
     with pytest.raises((ConfigError, StudentError, DataError, InputError)):
         small_run(built_cache, tmp_path / "new", **bad)
     assert sorted((path, path.stat().st_mtime_ns) for path in run.folder.rglob("*")) == before
@@ -246,12 +203,6 @@ def test_a_teacher_that_changed_since_the_build_is_refused(local_teacher, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
-def test_a_teacher_that_moved_is_found_where_one_says(local_teacher, tmp_path):
-    folder, cache = local_teacher
-    folder.rename(tmp_path / "moved")
-    assert small_run(cache, tmp_path / "run", held_out=0, teacher_model=tmp_path / "moved").result.steps > 0
-
-
 def test_a_teacher_that_is_not_here_is_asked_for(local_teacher, tmp_path):
     folder, cache = local_teacher
     folder.rename(tmp_path / "moved")
@@ -268,23 +219,6 @@ def test_a_teacher_that_is_not_here_is_asked_for(local_teacher, tmp_path):
     with pytest.raises(TeacherError) as caught:
         small_run(cache, tmp_path / "other", held_out=0, teacher_model="nowhere")
     assert "needs the weights" not in str(caught.value)
-
-
-def test_a_folder_student_needs_no_teacher_at_all(local_teacher, tmp_path):
-    folder, cache = local_teacher
-    student = tiny_encoder(tmp_path / "student", dimension=8, layers=1, seed=4)
-    shutil.rmtree(folder)
-    run = small_run(cache, tmp_path / "run", student=student, held_out=0)
-    assert run.result.steps == 2
-    assert (run.best / "2_Dense" / "model.safetensors").exists()
-
-
-def test_the_defaults_count_distinct_rows(tmp_path, teacher_folder):
-    (tmp_path / "few.txt").write_text("\n".join(TEXTS[:2] * 100) + "\n", encoding="utf-8")
-    build(tmp_path / "few.txt", teacher_folder, tmp_path / "cache")
-    run = small_run(tmp_path / "cache", tmp_path / "run", held_out=None, epochs=None)
-    assert run.record.rows == 2
-    assert (run.config.evaluation.held_out, run.config.training.epochs) == (0, 20)
 
 
 def test_limit_and_development_set_are_used(built_cache, tmp_path):
@@ -317,25 +251,6 @@ def test_a_full_disk_is_one_clear_error_and_leaves_no_half_model(built_cache, tm
         1,
         16,
     )
-
-
-def test_settings_may_stand_in_their_group_or_without(built_cache, tmp_path):
-    plain = small_run(built_cache, tmp_path / "a", lr=1e-3, student="layers:1").config
-    grouped = small_run(
-        built_cache, tmp_path / "b", optimizer={"lr": 1e-3}, student={"spec": "layers:1"}
-    ).config
-    assert plain.model_copy(update={"out": None}) == grouped.model_copy(update={"out": None})
-
-
-def test_unknown_settings_are_all_named(tmp_path):
-    with pytest.raises(ConfigError) as caught:
-        distill.run(cache=tmp_path, epoch=3, speed=1)
-    assert [problem.key for problem in caught.value.problems] == ["epoch", "speed"]
-
-
-def test_a_cache_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(MissingInputError, match="nowhere"):
-        distill.run(cache=tmp_path / "nowhere")
 
 
 def test_a_run_of_a_teacher_with_overrides_is_evaluated_against_that_teacher(tmp_path):
@@ -371,39 +286,13 @@ def test_a_run_interrupted_before_its_first_checkpoint_is_started_anew_by_the_sa
     assert json.loads((again.folder / "run.json").read_text(encoding="utf-8"))["result"] is not None
 
 
-def test_patience_without_anything_to_select_by_is_refused(built_cache, tmp_path):
-    with pytest.raises(ConfigError, match=r"evaluation\.patience: 2 given"):
-        small_run(built_cache, tmp_path / "run", held_out=0, patience=2)
-    assert not (tmp_path / "run").exists()
-    assert small_run(built_cache, tmp_path / "run", held_out=10, patience=2).result.steps > 0
-
-
-@pytest.mark.parametrize(
-    ("raised", "expected", "words"),
-    [
-        (Exception("No space left on device (os error 28)"), StorageError, "No space left"),
-        (TypeError("odd (os error 28)"), TypeError, "^odd"),
-    ],
-)
-def test_a_full_disk_met_by_the_tokenizer_is_told_apart(
-    built_cache, tmp_path, monkeypatch, raised, expected, words
-):
-    from sentence_transformers import SentenceTransformer
-
-    def full(model, path, **options):
-        raise raised
-
-    monkeypatch.setattr(SentenceTransformer, "save_pretrained", full)
-    with pytest.raises(expected, match=words) as caught:
-        small_run(built_cache, tmp_path / "run", held_out=0)
-    assert type(caught.value) is expected
-
-
-def test_a_finished_run_is_kept_until_the_one_that_replaces_it_is_finished(
-    built_cache, tmp_path, monkeypatch
-):
+def test_a_finished_run_is_not_replaced_unasked_and_kept_until_the_new_one_is_finished(built_cache, tmp_path):
     out = tmp_path / "run"
+    out.mkdir()
     first = (small_run(built_cache, out).best / "model.safetensors").read_bytes()
+    (out / "old.txt").write_text("old")
+    with pytest.raises(ConfigError, match="--overwrite"):
+        small_run(built_cache, out, seed=1)
 
     def stop(progress):
         raise KeyboardInterrupt
@@ -416,6 +305,7 @@ def test_a_finished_run_is_kept_until_the_one_that_replaces_it_is_finished(
     second = small_run(built_cache, out, seed=1)
     assert (second.best / "model.safetensors").read_bytes() != first
     assert not kept.exists()
+    assert not (out / "old.txt").exists()
 
 
 def test_a_selection_is_trained_on_held_out_from_and_recorded(built_cache, tmp_path):
@@ -425,25 +315,11 @@ def test_a_selection_is_trained_on_held_out_from_and_recorded(built_cache, tmp_p
     assert (record["where"], record["selected"], record["rows"]) == ("row < 100", 100, 70)
     lines = (run.folder / "held_out.txt").read_text(encoding="utf-8").splitlines()
     assert {json.loads(line) for line in lines} <= set(TEXTS[:100])
-    assert "| selected by | row < 100 |" in (run.best / "README.md").read_text(encoding="utf-8")
     written = yaml.safe_load((run.folder / "config.yaml").read_text(encoding="utf-8"))
     assert written["training"]["where"] == "row < 100"
     whole = small_run(built_cache, tmp_path / "whole")
     assert whole.record.selected is None
     assert json.loads((whole.folder / "run.json").read_text(encoding="utf-8"))["selected"] is None
-
-
-def test_a_warm_up_that_outlasts_the_run_is_refused_before_anything_is_loaded(
-    built_cache, tmp_path, monkeypatch
-):
-    def never(*arguments: object, **settings: object):
-        raise AssertionError("a model was loaded, or a text tokenised")
-
-    monkeypatch.setattr("distill.training.preparation.build_student", never)
-    monkeypatch.setattr("distill.training.preparation.tokenise_corpus", never)
-    with pytest.raises(ConfigError, match=r"optimizer\.warmup: 5 steps in a run of 5 steps"):
-        small_run(built_cache, tmp_path / "run", warmup=5)
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(("every", "advice"), [(1, "resume with 'distill run --resume "), (100, "")])

@@ -101,31 +101,6 @@ def test_without_the_cache_the_teachers_themselves_are_combined(combined, tmp_pa
     assert live["models"][0]["parameters"] > live["models"][1]["parameters"]
 
 
-def test_a_cache_that_holds_one_teacher_only_is_no_help(combined, built_cache):
-    with pytest.raises(InputError, match="no teacher"):
-        distill.evaluate(combined.folder, suite="fidelity", device="cpu", cache=built_cache)
-
-
-def test_sts_shows_the_combined_teachers_beside_the_student(combined, tmp_path):
-    rows = [f"main\t{i % 6}\t{TEXTS[i]}\t{TEXTS[-i - 1]}" for i in range(30)]
-    (tmp_path / "stsb_test.tsv").write_text(
-        "subset\tscore\tsentence1\tsentence2\n" + "\n".join(rows) + "\n", encoding="utf-8"
-    )
-    result = distill.evaluate(combined.folder, data=tmp_path, device="cpu").to_json()
-    assert [model["name"] for model in result["models"]] == ["tiny + other", "both"]
-    assert any("the run's targets" in note for note in result["notes"])
-
-
-def test_runs_with_the_same_targets_share_their_teacher_and_others_do_not(combined, two_teachers, tmp_path):
-    same = tmp_path / "same"
-    shutil.copytree(combined.folder, same)
-    result = distill.evaluate([combined.folder, same], suite="fidelity", device="cpu").to_json()
-    assert result["teacher"] == "tiny + other"
-    other = small_run(two_teachers, tmp_path / "other", teacher=["tiny", "other"])
-    with pytest.raises(DataError, match="give --teacher"):
-        distill.evaluate([combined.folder, other.folder], suite="fidelity", device="cpu")
-
-
 def test_a_run_that_lost_its_targets_file_says_so(combined, tmp_path):
     broken = tmp_path / "broken"
     shutil.copytree(combined.folder, broken)
@@ -149,14 +124,6 @@ def test_weights_lead_to_other_students(two_teachers, tmp_path):
         "projected_from": None,
         "energy": None,
     }
-
-
-def test_one_teacher_leaves_no_targets_file(built_cache, tmp_path):
-    run = small_run(built_cache, tmp_path / "run")
-    assert not (run.folder / "targets.safetensors").exists()
-    record = json.loads((run.folder / "run.json").read_text(encoding="utf-8"))
-    assert record["targets"]["file"] is None
-    assert record["teachers"] == [record["teacher"]]
 
 
 def test_one_teacher_is_projected_on_request(built_cache, tmp_path):

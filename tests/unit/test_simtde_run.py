@@ -203,14 +203,19 @@ class TestHiddenStates:
         student = student_of(live, spec)
         # As some teachers are stored.
         live.model.half()
-        states = HiddenStates(student, live, "spread", CPU, scaled=True)
+        precisions = [True]
+
+        def autocast():
+            return torch.autocast("cpu", torch.bfloat16, enabled=precisions[0])
+
+        states = HiddenStates(student, live, "spread", CPU, scaled=True, autocast=autocast)
         student.train()
         batch = batch_of(student, TEXTS[:3])
         seen: list[torch.dtype] = []
         linear = next(module for module in live.model.modules() if isinstance(module, nn.Linear))
         linear.register_forward_hook(lambda *found: seen.append(found[-1].dtype))
-        for half in (True, False):
-            with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        for precisions[0] in (True, False):
+            with autocast():
                 student({"input_ids": batch.input_ids, "attention_mask": batch.attention_mask})
             pairs = states.add(step_of(batch), batch, ALONE).hidden
             assert {states.dtype for states in (*pairs.students, *pairs.targets)} == {torch.float32}

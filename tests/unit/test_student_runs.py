@@ -12,13 +12,9 @@ from safetensors.numpy import load_file
 from sentence_transformers import SentenceTransformer
 from training_children import Command, launch
 
-from distill.data.dataset import open_dataset
 from distill.layout import BEST, RECORD
-from distill.training.preparation import count_tokens
 from distill.training.tracking import TrainProgress
 from distill.training.train import resume
-from embedcache.cache import Cache
-from embedcache.teacher.tokenize import FastTokenizer
 
 pytest_plugins = ["distill_fixtures"]
 
@@ -105,14 +101,3 @@ def test_without_its_head_a_student_is_saved_without_it(cache, tmp_path):
     found = small_run(cache, tmp_path / "bare", student="static:dim=8", head="linear", drop_head=True)
     names = [type(module).__name__ for module in SentenceTransformer(str(found.best), device="cpu")]
     assert names == ["StaticEmbedding", "Dense", "Normalize"]
-
-
-def test_tokens_are_counted_in_the_training_rows_piece_by_piece(
-    built_cache: Path, tokenizer: FastTokenizer, monkeypatch
-):
-    monkeypatch.setattr("distill.data.tokens._COUNTED_AT_ONCE", 7)
-    cache = Cache(built_cache)
-    for dataset in (open_dataset(cache, limit=40, held_out=5), open_dataset(cache)):
-        ids = [tokenizer([text]).ids for text in dataset.texts(dataset.rows)]
-        wanted = np.bincount(np.concatenate(ids), minlength=tokenizer.vocabulary_size)
-        np.testing.assert_array_equal(count_tokens(cache, dataset, "original", tokenizer), wanted)

@@ -50,14 +50,6 @@ def test_rows_of_two_teachers_are_joined_by_key(two_teachers):
     assert places[0] != places[1], "the stores have the same order, so a mix-up would go unseen"
 
 
-def test_the_first_teacher_comes_first(two_teachers):
-    cache = Cache(two_teachers)
-    found, turned = (open_targets(cache, names) for names in (BOTH, BOTH[::-1]))
-    assert found.names == ("tiny", "other")
-    assert turned.names == ("other", "tiny")
-    assert [contract.dimension for contract in turned.contracts] == [8, 16]
-
-
 @pytest.mark.parametrize("codec", ["float16", "float32"])
 def test_one_teachers_vectors_are_as_stored_to_the_bit(tmp_path, second_folder, codec):
     (tmp_path / "rows.txt").write_text("\n".join(TEXTS[:60]) + "\n", encoding="utf-8")

@@ -66,17 +66,6 @@ def test_other_settings_have_files_of_their_own(cache, teacher, short):
     assert cut.lengths(np.arange(len(TEXTS))).max() == 12
 
 
-def test_a_small_vocabulary_takes_two_bytes_an_id_and_a_large_one_four(cache, short, monkeypatch):
-    small = tokenise_corpus(cache, cache.corpus(), short)
-    assert small.ids.dtype == np.uint16
-    monkeypatch.setattr(FastTokenizer, "vocabulary_size", 2**16 + 1)
-    for path in token_files(cache):
-        path.unlink()
-    large = tokenise_corpus(cache, cache.corpus(), short)
-    assert large.ids.dtype == np.int32
-    assert rows_of(large) == rows_of(small)
-
-
 @pytest.mark.parametrize("name", ["ids.bin", "offsets.npy", "tokens.json"])
 @pytest.mark.parametrize("damage", ["cut", "gone"])
 def test_damaged_files_are_computed_anew_never_used(cache, short, name, damage):
@@ -112,17 +101,6 @@ def test_a_full_disk_is_one_clear_error_and_leaves_nothing_behind(cache, short, 
     with pytest.raises(StorageError, match="disk is full"):
         tokenise_corpus(cache, cache.corpus(), short)
     assert list((cache.derived_folder / "tokens").iterdir()) == []
-
-
-def test_offsets_are_an_ordinary_npy_file_that_is_mapped_not_read(cache, short):
-    tokens = tokenise_corpus(cache, cache.corpus(), short)
-    (ids,) = token_files(cache)
-    stored = np.load(ids.with_name("offsets.npy"))
-    assert stored.dtype == np.int64
-    assert stored.tolist() == tokens.offsets.tolist() == np.cumsum([0, *map(len, rows_of(tokens))]).tolist()
-    for array in (tokens.offsets, tokens.ids):
-        assert not array.flags.owndata
-        assert not array.flags.writeable
 
 
 def test_no_ids_are_made_of_a_damaged_text(cache, short):
