@@ -127,16 +127,11 @@ class StudentFolder:
         wanted: dict[str, object] = {"labels": self.head.labels, "dimension": self.head.dimension}
         remedy = f"build a base of {self.head.dimension} dimensions with the labels of the student"
         if self.teacher is not None:
-            found |= {"contract": origin.contract}
-            wanted |= {"contract": self.teacher.contract_id}
+            trained = Contract.from_json(self.teacher.contract)
+            projection = module_entry(trained, "Projection").get("weights")
+            found |= {**(origin.encoder or {}), "projection": origin.projection, "contract": origin.contract}
+            wanted |= {**encoder_of(trained), "projection": projection, "contract": trained.id}
             remedy = f"use the student's teacher, {self.teacher.name!r}"
-            if found["contract"] != wanted["contract"]:
-                trained = Contract.from_json(self.teacher.contract)
-                found |= {**(origin.encoder or {}), "projection": origin.projection}
-                wanted |= {
-                    **encoder_of(trained),
-                    "projection": module_entry(trained, "Projection").get("weights"),
-                }
         elif self.searches_own_vectors(origin):
             found |= {"classifier": origin.classifier, "projection": origin.projection}
             wanted |= {"classifier": self.head.digest, "projection": None}

@@ -130,7 +130,7 @@ def test_from_soft_labels_alone_a_student_learns_what_the_teacher_says(taught, t
     """Its corpus has no labels, and it keeps its own width."""
     labelled_cache(labelled_file(tmp_path), taught, tmp_path / "cache", label_column=None)
     narrow = tiny_encoder(tmp_path / "narrow", layers=1, dimension=12, seed=4)
-    settings = {**SMALL, **LOSSES["kd"], "epochs": 40, "lr": 1e-2, "student": str(narrow)}
+    settings = {**SMALL, **LOSSES["kd"], "epochs": 20, "lr": 3e-2, "student": str(narrow)}
     with pytest.raises(ConfigError, match=r"loss\.soft: "):
         small_run(tmp_path / "cache", tmp_path / "run", **settings)
     run = small_run(tmp_path / "cache", tmp_path / "run", **settings, soft=1.0)
