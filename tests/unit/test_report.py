@@ -166,7 +166,7 @@ def test_the_recipe_of_the_run_wins_over_the_nearest(tmp_path, monkeypatch):
         assert rows(run)[-1].paper.recipe == expected
 
 
-def test_a_papers_figure_stands_with_the_settings_that_differ(found):
+def test_a_papers_figure_stands_with_the_settings_that_differ_beside_its_own_suite_alone(found, tmp_path):
     paper = named(found, "l2").paper
     assert (paper.recipe, paper.figure, paper.teacher) == ("congen/bert-tiny", 73.32, 78.9)
     assert ("training.epochs", "20", "1") in paper.differences
@@ -174,13 +174,10 @@ def test_a_papers_figure_stands_with_the_settings_that_differ(found):
     assert cells(found, "l2")["paper"] == "73.32"
     assert "training.epochs 1 (recipe 20)" in writers.markdown(found)
     assert named(found, "mse-cut").paper is None
-
-
-def test_a_papers_figure_of_another_suite_is_not_beside_this_one(tmp_path):
-    found = rows(make_run(tmp_path / "r", loss="simtde", student="compact:e=64,layers=2", sets=SETS))
-    assert found[-1].paper.about.suite == "entities"
-    assert not {"paper", "paper's retention"} & set(summary(found).columns)
-    assert papers(found).cells[0][3] == "100.09 %"
+    other = rows(make_run(tmp_path / "r", loss="simtde", student="compact:e=64,layers=2", sets=SETS))
+    assert other[-1].paper.about.suite == "entities"
+    assert not {"paper", "paper's retention"} & set(summary(other).columns)
+    assert papers(other).cells[0][3] == "100.09 %"
 
 
 def test_all_forms_have_the_same_figures(found):

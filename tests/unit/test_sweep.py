@@ -20,6 +20,7 @@ from distill.config.models import RunConfig
 from distill.config.sources import make_config
 from distill.config.sweep import Sweep, read_sweep
 from distill.errors import ConfigError, TrainingError
+from distill.record import read_record
 from distill.sweep import SweepRun, choose, leaderboard, plan_runs, run_sweep
 
 pytest_plugins = ["distill_fixtures"]
@@ -205,17 +206,61 @@ def words_of(cache: Path, out: Path, *more: str) -> list[str]:
     return [*map(str, words), *(f"--set={key}={value}" for key, value in values.items()), *more]
 
 
-def test_a_sweep_that_grows_trains_only_what_is_new(swept, built_cache, monkeypatch):
-    out, before = swept
-    trained: list[str] = []
-    monkeypatch.setattr(module, "complete", lambda config, *_, **__: trained.append(config.loss.name))
+@pytest.fixture
+def trained(swept, monkeypatch) -> list[str]:
+    """Losses of runs that were trained; a record scored by the learning rate stands for a training."""
+    record = read_record(swept[1][0].folder)
+    losses: list[str] = []
+
+    def complete(config: RunConfig, *_: Any, **__: Any) -> None:
+        losses.append(config.loss.name)
+        result = record.result.model_copy(update={"best_score": config.optimizer.lr})
+        Path(config.out).mkdir(parents=True)
+        record.model_copy(update={"result": result}).write(Path(config.out))
+
+    monkeypatch.setattr(module, "complete", complete)
+    return losses
+
+
+def test_a_sweep_that_grows_trains_only_what_is_new(swept, built_cache, trained, tmp_path):
+    out = shutil.copytree(swept[0], tmp_path / "sweep")
     words = words_of(built_cache, out, "--vary", "seed=0,1", "--vary", "loss=l2,mse", "--json")
     done = CliRunner().invoke(cli, words, catch_exceptions=False)
     assert [line["runs"] for line in json.loads(done.stdout)["leaderboard"]] == [2, 2]
     assert trained == []
     grown = run_sweep(sweep_of(built_cache, "seed=0,1", "loss=l2,mse,cosine"), out)
     assert trained == ["cosine", "cosine"]
-    assert {run.name for run in before} < {run.name for run in grown}
+    assert {run.name for run in swept[1]} < {run.name for run in grown}
+
+
+def test_more_seeds_are_run_with_the_chosen_only(built_cache, tmp_path, trained):
+    sweep = sweep_of(built_cache, "lr=1e-3,1e-5", "seed=0", best_of=["lr"], more_seeds=[1])
+    board = leaderboard(run_sweep(sweep, tmp_path))
+    found = [(line["optimizer.lr"], line["chosen"], line["runs"]) for line in board]
+    assert found == [("0.001", True, 2), ("1e-05", False, 1)]
+    assert not any(run.trained for run in run_sweep(sweep, tmp_path))
+    assert len(trained) == 3
+
+
+def test_a_run_that_fails_is_listed_and_the_others_go_on(built_cache, tmp_path, trained, monkeypatch):
+    complete = module.complete
+
+    def fail(config: RunConfig, *args: Any, **options: Any) -> Any:
+        if config.loss.name == "l2":
+            raise TrainingError("the loss became nan")
+        return complete(config, *args, **options)
+
+    words = words_of(built_cache, tmp_path, "--vary", "loss=l2,mse")
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "complete", fail)
+        done = CliRunner().invoke(cli, words)
+    assert isinstance(done.exception, TrainingError)
+    assert done.exception.exit_code == 1
+    assert "the loss became nan" in done.stdout
+    found = {line["loss.name"]: (line["status"], line["error"]) for line in table(tmp_path / "runs.csv")}
+    assert found == {"l2": ("failed", "the loss became nan"), "mse": ("finished", "")}
+    assert CliRunner().invoke(cli, words, catch_exceptions=False).exit_code == 0
+    assert trained == ["mse", "l2"]
 
 
 def test_an_interrupted_run_is_resumed_or_trained_again_if_its_checkpoint_is_damaged(built_cache, tmp_path):
@@ -248,26 +293,6 @@ def test_an_interrupted_run_is_resumed_or_trained_again_if_its_checkpoint_is_dam
     steps, notes = run()
     assert steps[0] == 1
     assert any("checkpoint" in note for note in notes)
-
-
-def test_a_run_that_fails_is_listed_and_the_others_go_on(built_cache, tmp_path, monkeypatch):
-    complete = module.complete
-
-    def fail(config: RunConfig, *args: Any, **options: Any) -> Any:
-        if config.loss.name == "l2":
-            raise TrainingError("the loss became nan")
-        return complete(config, *args, **options)
-
-    words = words_of(built_cache, tmp_path, "--vary", "loss=l2,mse")
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "complete", fail)
-        done = CliRunner().invoke(cli, words)
-    assert isinstance(done.exception, TrainingError)
-    assert done.exception.exit_code == 1
-    assert "the loss became nan" in done.stdout
-    found = {line["loss.name"]: (line["status"], line["error"]) for line in table(tmp_path / "runs.csv")}
-    assert found == {"l2": ("failed", "the loss became nan"), "mse": ("finished", "")}
-    assert CliRunner().invoke(cli, words, catch_exceptions=False).exit_code == 0
 
 
 def test_a_dry_run_shows_the_runs_and_trains_none(built_cache, tmp_path):
@@ -303,13 +328,6 @@ def test_the_best_of_a_key_is_chosen_by_the_mean_development_score():
         (line["loss.name"], line["loss.tau"], line["planned"], line["chosen"]) for line in leaderboard(runs)
     ]
     assert board == [("a", "2", 2, True), ("a", "1", 2, False), ("b", "1", 1, True), ("b", "2", 1, False)]
-
-
-def test_more_seeds_are_run_with_the_chosen_only(built_cache, tmp_path):
-    sweep = sweep_of(built_cache, "lr=1e-3,1e-5", "seed=0", best_of=["lr"], more_seeds=[1])
-    board = leaderboard(run_sweep(sweep, tmp_path))
-    assert sorted((line["chosen"], line["runs"]) for line in board) == [(False, 1), (True, 2)]
-    assert not any(run.trained for run in run_sweep(sweep, tmp_path))
 
 
 SWEEPS = sorted((Path(__file__).resolve().parents[2] / "benchmarks" / "sweeps").glob("*.yaml"))
