@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
@@ -11,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import flat_build
@@ -119,17 +117,6 @@ def test_a_text_is_encoded_once_in_one_corpus_or_several(tmp_path: Path, build: 
     assert counts(cache) == (20, 10)
     assert cache.corpus_names() == ["one", "two"]
     assert cache.lookup(TEXTS).shape == (50, 16)
-
-
-def test_standard_input_or_several_files_are_one_corpus(
-    tmp_path: Path, build: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = "".join(f"{text}\n" for text in TEXTS[:5]).encode()
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BufferedReader(io.BytesIO(data))))
-    assert build("-").corpus("stdin").texts() == TEXTS[:5]
-    for name in "ba":
-        corpus_file(tmp_path, [f"the cat {name}"], f"part-{name}.txt")
-    assert build(str(tmp_path / "part-*.txt")).corpus("part-a").texts() == ["the cat a", "the cat b"]
 
 
 def test_other_rows_under_the_same_name_need_overwrite(tmp_path: Path, build: Build) -> None:

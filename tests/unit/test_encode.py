@@ -271,19 +271,6 @@ def test_ids_and_types_of_pairs_are_the_tokenizers_own(kind: Teacher, max_length
         assert found.truncated[row] == (len(ids) < len(whole))
 
 
-def test_pairs_are_refused_if_there_is_no_form_or_room_for_them(loaded_teacher: Teacher) -> None:
-    tokenizer = loaded_teacher.model.tokenizer
-    static = FastTokenizer(tokenizer, 0, special_tokens=False)
-    for fast, text, named in (
-        (static, join_pair("a", "b"), "no form for pairs"),
-        (FastTokenizer(tokenizer, 4), join_pair("a", "b"), "max_length below 5"),
-        (FastTokenizer(tokenizer, 64), "a\x1fb\x1fc", "more than once"),
-    ):
-        with pytest.raises(InputError, match=named):
-            fast([text])
-    assert FastTokenizer(tokenizer, 5)([join_pair("a cat", "b")]).lengths.tolist() == [5]
-
-
 # Fast layers
 
 

@@ -109,18 +109,6 @@ def test_a_key_of_two_shards_shows_once_as_the_store_answers(tmp_path: Path) -> 
     assert found[-1] == {"text": "no vector", "vector": None}
 
 
-def test_labels_of_several_types_are_one_column(tmp_path: Path) -> None:
-    for number, (labels, kind) in enumerate(
-        [([0.5, 1.5], "DOUBLE"), (["a", "b"], "VARCHAR"), (None, "BIGINT")]
-    ):
-        cache = Cache.create(tmp_path / str(number))
-        add_corpus(cache, "a", TEXTS[:2], labels=[1, 2])
-        add_corpus(cache, "b", TEXTS[:2], labels=labels)
-        assert types(cache, "rows")["label"] == kind
-        found = [row["label"] for row in ask(cache, "SELECT label FROM rows ORDER BY corpus, row")]
-        assert found == [*(["1", "2"] if kind == "VARCHAR" else [1, 2]), *(labels or [None, None])]
-
-
 def test_views_of_other_rows_are_left_out_and_damage_is_an_error(tmp_path: Path) -> None:
     cache = make_cache(tmp_path / "c")
     recipe = cache.corpora_folder / "plain" / "views" / "crop" / "recipe.json"

@@ -32,7 +32,7 @@ from embedcache.gc import find_removal
 from embedcache.inventory import QUARANTINE
 from embedcache.keys import key
 from embedcache.projection import PROJECTION, extend, write_derived
-from embedcache.repair import LEFT, LOST, MADE, MOVED, Repair, repair
+from embedcache.repair import LEFT, LOST, MADE, Repair, repair
 from embedcache.teacher.batching import EncodedTexts
 from embedcache.testing import FakeEncoder, fake_teacher, sentences
 from embedcache.verify import verify
@@ -111,14 +111,6 @@ def test_what_was_damaged_is_kept_in_quarantine(fresh: MakeCopy) -> None:
     assert [path.read_bytes() for path in kept] == damaged
     assert len([path for path in (cache / QUARANTINE).rglob("*") if path.is_file()]) == 4
     assert verify(cache).findings == ()
-
-
-@pytest.mark.parametrize("way", ["deleted", "cut"])
-def test_a_lost_lmdb_file_comes_back(fresh: MakeCopy, way: str) -> None:
-    cache = fresh("lmdb")
-    harm(only(cache, MDB), way)
-    assert mended(cache).left == []
-    assert_whole(cache)
 
 
 def damage_in_lmdb(store: Path, shards: int) -> None:
@@ -209,17 +201,6 @@ def test_a_damaged_corpus_or_view_is_left_with_the_build_that_makes_it_again(
     view = "--view crop " if "crop" in pattern else ""
     assert f"embedcache build SRC --name corpus {view}--overwrite" in left.detail
     assert path.read_bytes() == damaged
-
-
-def test_a_shard_of_another_teacher_is_moved_aside(fresh: MakeCopy, tmp_path: Path) -> None:
-    cache, teacher = fresh("arrow"), fake_teacher(16, seed=3, name="other")
-    other = build(["one", "two"], teacher=teacher, encoder=FakeEncoder(teacher), cache=tmp_path / "other")
-    shard = only(other.folder, SHARDS)
-    place = only(cache, "teachers/*/shards") / shard.name
-    shutil.copy(shard, place)
-    assert [fix.outcome for fix in mended(cache).fixes] == [MOVED]
-    assert (cache / QUARANTINE / place.relative_to(cache)).read_bytes() == shard.read_bytes()
-    assert_whole(cache)
 
 
 def test_a_teacher_with_two_stores_keeps_all_shards_in_files(fresh: MakeCopy) -> None:

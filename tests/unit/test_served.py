@@ -176,14 +176,7 @@ def test_settings_of_a_local_model_are_refused(
     assert not server.requests
 
 
-def test_a_local_teacher_takes_no_requests_and_a_server_no_pairs(
-    server: EmbeddingServer, tmp_path: Path, tiny_teacher: Path
-) -> None:
-    source = write_lines(tmp_path / "corpus.txt", TEXTS[:5])
-    with pytest.raises(InputError, match="requests"):
-        embedcache.build(
-            source, **grouped({"teacher": tiny_teacher, "cache": tmp_path / "cache", "requests": 2})
-        )
+def test_a_server_takes_no_pairs(server: EmbeddingServer) -> None:
     with pytest.raises(InputError, match="pairs"):
         encoder(server).encode([join_pair("a", "b")])
 

@@ -330,9 +330,3 @@ def test_files_with_anything_but_public_keys_are_refused(
     for keys in ("keys", "ann", "none"):
         with pytest.raises(InputError):
             pull(tmp_path / "mine", str(remote), require_signature=tmp_path / keys)
-
-
-def test_nothing_is_signed_with_a_public_key(signed: tuple[Path, Path], honest: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="private"):
-        push(honest / "cache", str(tmp_path / "new"), sign=signed[1])
-    assert not (tmp_path / "new").exists()

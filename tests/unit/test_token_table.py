@@ -105,16 +105,6 @@ def test_the_last_norm_of_a_decoder_is_not_that_of_its_embeddings(name: str) -> 
     np.testing.assert_array_equal(found.block(), found.word)
 
 
-def test_a_table_is_a_float32_copy_with_the_tokens_of_its_ids() -> None:
-    model = model_of("Bert").to(torch.bfloat16)
-    found = token_table_of(teacher_of(model, {"b": 2, "a": 2, "c": 0, "far": 31, "never": -1}))
-    assert found.tokens == ("c", "", "a", *[""] * 27)
-    assert found.word.dtype == np.float32
-    assert torch.equal(torch.from_numpy(found.word).to(torch.bfloat16), model.get_input_embeddings().weight)
-    found.word[:] = 0
-    assert model.get_input_embeddings().weight.abs().sum() > 0
-
-
 def test_teachers_without_sound_token_embeddings_are_refused_before_anything_is_written(
     tmp_path: Path,
 ) -> None:

@@ -1,7 +1,7 @@
 """Verify: missing files and what does not fit are found, nothing else is damage, nothing is written.
 
-That flipped bytes and cut files are found, tests/gate/test_flips.py asserts; shards of others, two stores,
-lost names and files of newer versions, test_repair.py.
+That flipped bytes and cut files are found, tests/gate/test_flips.py asserts; two stores, lost names and files
+of newer versions, test_repair.py.
 """
 
 from __future__ import annotations
