@@ -205,7 +205,7 @@ class RunRecord(_Part):
 
     @property
     def is_finished(self) -> bool:
-        """Whether training has ended."""
+        """True if training has ended."""
         return self.result is not None
 
     @property

@@ -21,18 +21,11 @@ if TYPE_CHECKING:
     from distill.training.tracking import OnProgress, TrainProgress
     from distill.training.train import Run
 
-# What stays on the screen: a selection of the wrong rows, say, is to be seen at once.
-_STAYS = ("select", "anew", "note")
-
 
 def describe(progress: TrainProgress, seconds: float) -> str:
     """Return one line: steps, loss, rate, best score, time left after ``seconds`` of training."""
-    if progress.phase == "select":
-        return f"{progress.step:,} of {progress.total:,} rows selected by --where"
     if progress.phase == "note":
         return progress.text
-    if progress.phase == "anew":
-        return "no checkpoint was written yet: the run begins anew"
     if progress.phase == "fetch":
         return f"{progress.text}: {size(progress.step)} of {size(progress.total)}"
     if progress.phase == "prepare":
@@ -64,7 +57,7 @@ def train_progress() -> Iterator[Callable[[TrainProgress], None]]:
     with show_lines() as show:
 
         def update(progress: TrainProgress) -> None:
-            if progress.phase in _STAYS:
+            if progress.phase == "note":
                 click.echo(describe(progress), err=True)
             else:
                 show(describe(progress))

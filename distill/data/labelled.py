@@ -155,7 +155,7 @@ def read_labelled(
         path: a TSV, CSV, JSONL, Parquet or Arrow file, compressed or not.
         columns: where in it texts and labels stand.
         rows: ``COLUMN=VALUE``, all of which have to hold.
-        limit: stop after so many kept rows.
+        limit: stop after N kept rows.
         rows_option: the option that ``rows`` were given with, for messages; default: ``rows`` after the
             prefix of the columns.
 

@@ -92,7 +92,7 @@ def read_triples(
         columns: the columns' names; default: ``anchor``, ``positive``, ``negative``, or ``premise``,
             ``entailment``, ``contradiction``, or the first two of either.
         format: the file's format; default: by its ending.
-        limit: stop after so many kept rows.
+        limit: stop after N kept rows.
 
     Raises:
         InputError: if the file or a column is missing or cannot be read.

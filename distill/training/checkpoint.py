@@ -42,6 +42,7 @@ class TrainState:
         loss: mean loss at the last report; None before the first.
         best_step: step of the best checkpoint.
         best_score: its selection score; None before the first, and where there is nothing to select by.
+        best_scores: all its scores by name.
         since_best: evaluations since then.
         seconds: wall-clock seconds, evaluations and checkpoints included.
         evaluating: seconds of evaluations.
@@ -59,6 +60,7 @@ class TrainState:
     loss: float | None = None
     best_step: int = 0
     best_score: float | None = None
+    best_scores: dict[str, float] = field(default_factory=dict)
     since_best: int = 0
     seconds: float = 0.0
     evaluating: float = 0.0
@@ -132,7 +134,7 @@ class Checkpoint:
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{path} is no checkpoint that this distill can go on from ({type(error).__name__}: "
-                f"{error}): start the run anew with --overwrite"
+                f"{error}): start the run again with --overwrite"
             ) from error
 
 
@@ -167,7 +169,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) 
         if any(tensor.ndim and tensor.shape != shape for tensor in memory.values()):
             raise CheckpointError(
                 f"the checkpoint's optimiser remembers a parameter {place} of another shape than {shape}: "
-                "the student or the loss was changed; start the run anew with --overwrite"
+                "the student or the loss was changed; start the run again with --overwrite"
             )
     optimizer.load_state_dict({**state, "state": memories})
 
@@ -183,7 +185,7 @@ def restore_module(module: nn.Module, tensors: Mapping[str, Tensor], what: str) 
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         raise CheckpointError(
-            f"the checkpoint is of another {what} ({reason[:300]}): start the run anew with --overwrite"
+            f"the checkpoint is of another {what} ({reason[:300]}): start the run again with --overwrite"
         ) from error
 
 

@@ -24,7 +24,7 @@ from distill.training.preparation import make_objective, prepare_student, teache
 from distill.training.remote import OpenedCache, open_cache, refuse_unknown_rows
 from distill.training.streams import Streams
 from distill.training.task import StudentParts, Task, Work, describe_dev
-from distill.training.tracking import OnProgress, TrainProgress
+from distill.training.tracking import OnProgress, tell
 from embedcache.cache import Cache
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.origin import read_note
@@ -62,8 +62,7 @@ class DistillTask(Task):
 
         def note(text: str) -> None:
             notes.append(text)
-            if on_progress is not None:
-                on_progress(TrainProgress("note", 0, 0, text=text))
+            tell(on_progress, text)
 
         live_teacher = teacher_loader(cache, config, dataset)
         student = prepare_student(cache, config, dataset, note, on_progress, live_teacher)
@@ -195,8 +194,8 @@ def open_data(
         open_store=opened.open_store,
         cache_limit=config.stream.limit,
     )
-    if on_progress is not None and dataset.selected is not None:
-        on_progress(TrainProgress("select", dataset.selected, len(dataset.corpus)))
+    if dataset.selected is not None:
+        tell(on_progress, f"{dataset.selected:,} of {len(dataset.corpus):,} rows selected by --where")
     resolved = resolve(len(dataset) + len(dataset.held_out) + (len(dataset.queue_rows) if apart else 0))
     warmup_steps(resolved.optimizer.warmup, resolved.training.count_steps(len(dataset)))
     _refuse_other_teacher(resolved, dataset)

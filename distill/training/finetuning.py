@@ -166,13 +166,6 @@ class ContrastTask(FinetuneTask):
     rows: Triples
     held_out: Triples | None
 
-    @property
-    def is_in_target_space(self) -> bool:
-        """Whether the student's vectors began as ones like its teacher's, if it has one."""
-        student, before = self.config.student, self.start.record
-        is_bare = student.head == "none" or student.drop_head
-        return is_bare and (before is None or before.in_target_space)
-
     def prepare(self, accelerator: Accelerator, on_progress: OnProgress | None) -> Work:
         """Build student, objective and source."""
         config, rows, spec = self.config, self.rows, self.start.model
@@ -192,7 +185,7 @@ class ContrastTask(FinetuneTask):
         arrays = tokenise(rows.columns, shorter, prepared(on_progress, len(rows) * len(rows.columns)))
         codes = None if config.loss.duplicates == "keep" else rows.codes()
         source = TripleSource(arrays, max(2, len(arrays)), by_length=config.training.order == "length")
-        before = self.start.record
+        before, is_bare = self.start.record, student.head == "none" or student.drop_head
         # An evaluation finds the teacher, its vectors and how they became targets where a run has them.
         taught = {} if before is None else {name: getattr(before, name) for name in _OF_TEACHER}
         record = self._record(
@@ -202,7 +195,7 @@ class ContrastTask(FinetuneTask):
             loss="infonce",
             student=config.start if before is None else before.student,
             held_out=len(self.held_out or ()),
-            in_target_space=self.is_in_target_space,
+            in_target_space=is_bare and (before is None or before.in_target_space),
             **taught,
         )
         return Work(parts, Contrast(InfoNCE(config.loss.tau), codes), source, record)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from distill.config.models import RunConfig
 from distill.errors import ConfigError
-from distill.training.tracking import OnProgress, TrainProgress
+from distill.training.tracking import OnProgress, TrainProgress, tell
 from embedcache.cache import Cache
 from embedcache.contract import Contract
 from embedcache.errors import MissingInputError
@@ -68,7 +68,6 @@ def open_cache(
     from distill.losses.registry import get_loss
     from embedcache.share.mirror import Mirror
 
-    tell = on_progress or (lambda progress: None)
     teacher = config.cached_teacher
     corpus = config.corpus
     if corpus is not None and digest is not None:
@@ -81,13 +80,13 @@ def open_cache(
         require_signature=stream.require_signature,
         limit=stream.limit,
         with_logits=get_loss(config.loss.name).inside == "classes",
-        progress=_Fetching(tell),
-        on_sample=_noting(tell),
+        progress=_Fetching(on_progress),
+        on_sample=_noting(on_progress),
     ) as mirror:
-        _note(tell, f"mirror of {config.cache}: {mirror.cache.folder}")
+        tell(on_progress, f"mirror of {config.cache}: {mirror.cache.folder}")
         yield OpenedCache(mirror.cache, mirror.corpus, None if stream.limit is None else mirror.store)
         fetched = readable(mirror.fetched_bytes) if mirror.fetched_bytes else "nothing"
-        _note(tell, f"fetched {fetched} from {config.cache}")
+        tell(on_progress, f"fetched {fetched} from {config.cache}")
 
 
 def refuse_missing_cache(cache: str) -> None:
@@ -134,11 +133,7 @@ def _is_remote(cache: str) -> bool:
     return is_remote(cache)
 
 
-def _note(tell: OnProgress, text: str) -> None:
-    tell(TrainProgress("note", 0, 0, text=text))
-
-
-def _noting(tell: OnProgress) -> Callable[[SampleCheck], None]:
+def _noting(on_progress: OnProgress | None) -> Callable[[SampleCheck], None]:
     """Return the callback for comparisons with live teachers; it notes each verdict on a teacher once."""
     noted = set[tuple[str, str]]()
 
@@ -146,7 +141,7 @@ def _noting(tell: OnProgress) -> Callable[[SampleCheck], None]:
         if (sample.teacher, sample.verdict) not in noted:
             noted.add((sample.teacher, sample.verdict))
             detail = f" ({sample.sampled:,} texts)" if sample.verdict == "ok" else f": {sample.message}"
-            _note(tell, f"sample of {sample.teacher}: {sample.verdict}{detail}")
+            tell(on_progress, f"sample of {sample.teacher}: {sample.verdict}{detail}")
 
     return note
 
@@ -154,8 +149,8 @@ def _noting(tell: OnProgress) -> Callable[[SampleCheck], None]:
 class _Fetching:
     """Progress of a mirror, reported as progress of training."""
 
-    def __init__(self, tell: OnProgress) -> None:
-        self._tell, self._lock = tell, threading.Lock()
+    def __init__(self, on_progress: OnProgress | None) -> None:
+        self._on_progress, self._lock = on_progress, threading.Lock()
         self._name, self._done, self._total = "", 0, 0
 
     def phase(self, name: str, total: int | None = None, unit: str = "rows") -> None:
@@ -172,4 +167,5 @@ class _Fetching:
         """Ignore the text."""
 
     def _show(self) -> None:
-        self._tell(TrainProgress("fetch", self._done, self._total, text=self._name))
+        if self._on_progress is not None:
+            self._on_progress(TrainProgress("fetch", self._done, self._total, text=self._name))

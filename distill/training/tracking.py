@@ -22,10 +22,9 @@ class TrainProgress:
     """State of a run, given to the progress callback after every step.
 
     Attributes:
-        phase: ``fetch``, ``select`` (once), ``prepare``, ``note``, ``anew`` (once, where a run to resume has
-            no checkpoint) or ``train``.
-        step: steps done (in ``prepare``: rows tokenised; in ``select``: rows selected; in ``fetch``: bytes).
-        total: steps of the run (in ``prepare`` and ``select``: rows; in ``fetch``: bytes).
+        phase: ``fetch``, ``prepare``, ``note`` or ``train``.
+        step: steps done (in ``prepare``: rows tokenised; in ``fetch``: bytes).
+        total: steps of the run (in ``prepare``: rows; in ``fetch``: bytes).
         loss: mean loss since the last report, None before the first.
         rows_per_second: training rows a second since the start.
         best: best selection score so far.
@@ -46,6 +45,12 @@ class TrainProgress:
 OnProgress = Callable[[TrainProgress], None]
 
 
+def tell(on_progress: OnProgress | None, text: str) -> None:
+    """Report a note, if anybody listens."""
+    if on_progress is not None:
+        on_progress(TrainProgress("note", 0, 0, text=text))
+
+
 def refuse_missing_trackers(names: Sequence[str]) -> None:
     """Raise :class:`MissingExtraError` where the package of a tracker is not installed."""
     for name in names:
@@ -53,19 +58,6 @@ def refuse_missing_trackers(names: Sequence[str]) -> None:
             raise MissingExtraError(
                 f"{name} is not installed: pip install {name}, or leave --log-with {name} out"
             )
-
-
-def best_scores(folder: Path, step: int) -> dict[str, float]:
-    """Return the scores of a run at its best step, by name; empty where there were none.
-
-    Args:
-        folder: the run's folder.
-        step: the best step.
-    """
-    lines = (folder / METRICS).read_text(encoding="utf-8").splitlines()
-    # The line of an evaluation has no loss: that is logged on lines of its own.
-    at_best = [values for line in lines if (values := json.loads(line)).pop("step") == step]
-    return next((values for values in at_best if "loss" not in values), {})
 
 
 class Tracker:

@@ -31,13 +31,7 @@ from distill.training.folder import (
     save_student,
 )
 from distill.training.task import Task
-from distill.training.tracking import (
-    OnProgress,
-    Tracker,
-    TrainProgress,
-    best_scores,
-    refuse_missing_trackers,
-)
+from distill.training.tracking import OnProgress, Tracker, refuse_missing_trackers, tell
 from distill.training.trainer import Trainer
 
 _FIXED: dict[str, Any] = {
@@ -278,8 +272,8 @@ def _train(
         if is_first and checkpoint is not None:
             continue_folder(folder, config.to_yaml(), record, resumed)
         elif is_first:
-            if before is not None and on_progress is not None:
-                on_progress(TrainProgress("anew", 0, trainer.total_steps))
+            if before is not None:
+                tell(on_progress, "no checkpoint was written yet: the run begins again")
             begin_folder(folder, config.to_yaml(), record, task.held_out_texts())
             task.save(folder)
         # The folder has to be there before anybody trains.
@@ -292,7 +286,7 @@ def _train(
             result = trainer.train(tracker, on_progress)
         record = record.model_copy(update={"result": result})
         if is_first:
-            record = record.model_copy(update={"scores": best_scores(folder, result.best_step)})
+            record = record.model_copy(update={"scores": trainer.best_scores})
             write_card(folder / BEST, record, config.model_dump(mode="json"), student.dimension)
             finish_folder(folder, record)
     return Run(folder, config, record, resumed)
@@ -338,7 +332,6 @@ def complete(
         try:
             return resume(folder, cache=cache, on_progress=on_progress)
         except CheckpointError as error:
-            if on_progress is not None:
-                on_progress(TrainProgress("note", 0, 0, text=f"trained again: {error}"))
+            tell(on_progress, f"trained again: {error}")
             config = config.model_copy(update={"overwrite": True})
     return train(config, on_progress, recipe=recipe)

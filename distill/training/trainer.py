@@ -100,6 +100,11 @@ class Trainer:
         """Steps done."""
         return self._state.step
 
+    @property
+    def best_scores(self) -> dict[str, float]:
+        """Scores of the best checkpoint by name, in the first process."""
+        return self._state.best_scores
+
     def train(self, tracker: Tracker, on_progress: OnProgress | None = None) -> TrainResult:
         """Run all remaining steps.
 
@@ -289,6 +294,7 @@ class Trainer:
         score = None if self._selector is None else scores[self._selector.name]
         if score is None or state.best_score is None or score > state.best_score:
             state.best_score, state.best_step, state.since_best = score, state.step, 0
+            state.best_scores = scores
             if self._share.process == 0:
                 self._save_best()
         else:

@@ -94,7 +94,7 @@ def test_every_option_changes_its_key_and_no_other(tmp_path):
         (["run", "--cache", "CACHE", "--loss", "kl"], "--loss"),
         (["run", "--cache", "c", "--lr", "nan"], "--lr"),
         (["run", "--config", "nowhere.yaml"], "nowhere.yaml"),
-        (["run", "--cache", "CACHE", "--student", "layers:9"], "4 layers"),
+        (["run", "--cache", "CACHE", "--student", "layers:9"], "layers:9"),
         (["run", "--cache", "CACHE", "--held-out", "159"], "159 held out"),
         (["run", "--cache", "CACHE", "--teacher", "tiny", "--teacher", "tiny"], "each once"),
         (["run", "--cache", "CACHE", "--target-dim", "17"], "--target-dim"),
