@@ -97,9 +97,6 @@ def table_console() -> Console:
 @click.option("--text-column", metavar="NAME", help="fidelity: column of --data that holds the sentences")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="fidelity: read at most N sentences")
 @click.option(
-    "--sst2-sentences", is_flag=True, default=None, help="transfer: learn SST2 from whole sentences"
-)
-@click.option(
     "--snli-pairs",
     type=click.IntRange(min=0),
     metavar="N",
@@ -112,12 +109,6 @@ def table_console() -> Console:
     help="Draws for the 95 % intervals; 0 for none [default: 1000]",
 )
 @click.option("--contamination", is_flag=True, help="Search the training texts of runs for test sentences")
-@click.option(
-    "--corpus",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="Training texts of models that are no runs, to search for test sentences",
-)
 def evaluate_command(
     models: tuple[str, ...], suites: Sequence[str] | None, out: Path | None, as_json: bool, **options: Any
 ) -> None:

@@ -54,15 +54,12 @@ class Seen:
         return bool(self.selected_on) and self.selected_on >= MUCH * self.pairs
 
 
-def contamination(
-    items: Items, run: Path | None, corpus: Path | None = None, progress: Progress = silent
-) -> dict[str, Seen]:
+def contamination(items: Items, run: Path, progress: Progress = silent) -> dict[str, Seen]:
     """Count the test sentences of each set that a run, and the run it was fine-tuned from, was trained on.
 
     Args:
         items: set -> its test items.
-        run: folder of a run; None of another model.
-        corpus: file of further training texts, as ``embedcache build`` reads it.
+        run: folder of the run.
         progress: called while training texts are read.
 
     Raises:
@@ -75,7 +72,7 @@ def contamination(
     chosen: set[tuple[str, ...]] = set()
     done = 0
     stages = list(_stages(run))
-    for texts in _training_texts(stages, corpus):
+    for texts in _training_texts(stages):
         met |= wanted.intersection(map(fold, texts))
         done += len(texts)
         progress("training texts", done, 0)
@@ -111,10 +108,11 @@ def _count(items: Sequence[tuple[str, ...]], met: set[str], chosen: set[tuple[st
 _Stage = tuple[Path, RunRecord, dict[str, Any]]
 
 
-def _stages(run: Path | None) -> Iterator[_Stage]:
+def _stages(start: Path) -> Iterator[_Stage]:
     """Yield folder, record and configuration of a run and of those it was fine-tuned from."""
     import yaml
 
+    run: Path | None = start
     while run is not None:
         record = read_record(run)
         if record is None or not (run / CONFIG).is_file():
@@ -123,18 +121,9 @@ def _stages(run: Path | None) -> Iterator[_Stage]:
         run = Path(record.start.run) if record.start is not None and record.start.run else None
 
 
-def _training_texts(stages: Sequence[_Stage], corpus: Path | None) -> Iterator[Sequence[str]]:
-    from embedcache.corpus.readers import ReadOptions, ReadReport, read_batches
-    from embedcache.corpus.sources import expand_sources
-
+def _training_texts(stages: Sequence[_Stage]) -> Iterator[Sequence[str]]:
     for _, record, config in stages:
-        if record.kind == "run":
-            yield from _corpus_texts(record, config)
-        else:
-            yield _file_texts(record, config)
-    if corpus is not None:
-        for batch in read_batches(expand_sources([corpus]), ReadOptions(), ReadReport()):
-            yield batch.texts
+        yield from _corpus_texts(record, config) if record.kind == "run" else [_file_texts(record, config)]
 
 
 def _corpus_texts(record: RunRecord, config: dict[str, Any]) -> Iterator[Sequence[str]]:

@@ -167,7 +167,7 @@ def _predict(parts: Mapping[str, tuple[Vectors, Labels]], seed: int) -> Answers:
     return train_folds(*parts[TRAIN], parts[TEST][0], seed)
 
 
-def read_transfer(data: Path, *, sst2_sentences: bool = False) -> list[Probe]:
+def read_transfer(data: Path) -> list[Probe]:
     """Read the sets of ``transfer`` in a folder.
 
     Raises:
@@ -176,7 +176,7 @@ def read_transfer(data: Path, *, sst2_sentences: bool = False) -> list[Probe]:
     """
     probes = []
     for name, (stems, texts, parts) in _TRANSFER.items():
-        if (path := find_file(data, *(stems[-1:] if sst2_sentences else stems))) is None:
+        if (path := find_file(data, *stems)) is None:
             continue
         examples, skipped = read_examples(path, texts, split="split" if parts else None, parts=parts)
         probe = Probe(name, name.upper(), examples, skipped=skipped)
@@ -266,12 +266,12 @@ def _items(probes: Sequence[Probe]) -> Items:
         for stems, texts, parts in _TRANSFER.values()
         for stem in stems
     ],
-    items=lambda data, options: _items(read_transfer(data, sst2_sentences=options.sst2_sentences)),
-    options=("seed", "sst2_sentences"),
+    items=lambda data, options: _items(read_transfer(data)),
+    options=("seed",),
 )
 def transfer(encode: Encode, data: Path, options: SuiteOptions) -> SuiteResult:
     """Score the seven sets of SentEval."""
-    probes = read_transfer(data, sst2_sentences=options.sst2_sentences)
+    probes = read_transfer(data)
     return _score(encode, data, probes, {name.upper(): one[0] for name, one in _TRANSFER.items()}, options)
 
 

@@ -44,13 +44,11 @@ def evaluate_suites(
     teacher: Spec | None = None,
     cache: str | Path | None = None,
     beside_teacher: bool = True,
-    corpus: str | Path | None = None,
     contamination: bool = False,
     device: str = "auto",
     compute_dtype: str = "float32",
     limit: int | None = None,
     text_column: str | None = None,
-    sst2_sentences: bool = False,
     snli_pairs: int = SNLI_PAIRS,
     seed: int = 0,
     bootstrap: int = stats.DRAWS,
@@ -69,13 +67,11 @@ def evaluate_suites(
         teacher: the teacher to compare with; default: the one that the runs name.
         cache: cache to look for the teacher's vectors in; default: the run's. It is not written.
         beside_teacher: evaluate the teacher that a run names as well.
-        corpus: training texts of models that are no runs, searched for test sentences.
         contamination: search the training texts of runs for test sentences, and for test pairs what their
             checkpoints were chosen on.
         device: ``auto``, ``cpu``, ``cuda`` ...
         compute_dtype: ``float32``, ``bfloat16``, ``float16`` or ``auto``.
         limit, text_column: of the sentences of ``fidelity``.
-        sst2_sentences: learn SST2 from whole sentences, a tenth as many as its phrases.
         snli_pairs: pairs that SNLI is learnt from; 0 for all.
         seed: choice of folds, samples and draws.
         bootstrap: draws for confidence intervals; 0 for none.
@@ -106,7 +102,6 @@ def evaluate_suites(
             seed=seed,
             limit=limit,
             text_column=text_column,
-            sst2_sentences=sst2_sentences,
             snli_pairs=snli_pairs,
             teacher=beside.encode if beside else None,
             progress=progress,
@@ -117,7 +112,6 @@ def evaluate_suites(
         keep=keep,
         again=again,
         search=contamination,
-        corpus=None if corpus is None else Path(corpus),
         notes=notes,
         drops_suites=suites is None,
     )
@@ -150,7 +144,6 @@ class _Session:
         draws: draws of the intervals.
         keep, again: keep evaluations; use none that is kept.
         search: search training texts of runs for test sentences.
-        corpus: training texts of models that are no runs.
         notes: what a reader must know of all suites.
         drops_suites: leave out suites that find nothing to read.
         jobs: suite -> the suite and what it reads.
@@ -164,7 +157,6 @@ class _Session:
     keep: bool
     again: bool
     search: bool
-    corpus: Path | None
     notes: list[str]
     drops_suites: bool
     jobs: dict[str, tuple[Suite, Path]] = field(default_factory=dict)
@@ -285,8 +277,7 @@ class _Session:
         beside = kept.evaluation.models[:-1] if kept else ()
         if model.run is not None and name in self.beside:
             beside = (self.beside[name],)
-        # Marks of a model that is no run are those of the corpus that was named this time.
-        own = replace(facts, role="student"), scored[1] if model.run else result
+        own = replace(facts, role="student"), scored[1]
         evaluation = self._beside(name, beside, [own])
         if kept is not None and kept.evaluation == evaluation:
             return scored, True, False
@@ -334,17 +325,14 @@ class _Session:
 
     def _mark(self, model: Model, name: str, result: SuiteResult) -> SuiteResult:
         """Return a result marked with what of its sets the model was trained or chosen on, if asked for."""
-        run = model.run if self.search else None
-        place = self.corpus if model.run is None else run
-        if place is None or model is self.teacher or not self._items(name) or CONTAMINATION in result.marks:
+        run = model.run if self.search and model is not self.teacher else None
+        if run is None or not self._items(name) or CONTAMINATION in result.marks:
             return result
-        if place not in self._seen:
+        if run not in self._seen:
             # One pass over the texts for all suites.
             items = {f"{suite} {of}": one for suite in self.jobs for of, one in self._items(suite).items()}
-            self._seen[place] = contamination(
-                items, run, self.corpus if run is None else None, self.options.progress
-            )
-        own = {of: self._seen[place][f"{name} {of}"] for of in self._items(name)}
+            self._seen[run] = contamination(items, run, self.options.progress)
+        own = {of: self._seen[run][f"{name} {of}"] for of in self._items(name)}
         marks = {CONTAMINATION: {of: asdict(seen) for of, seen in own.items()}}
         return replace(result, marks={**result.marks, **marks}, notes=(*result.notes, *describe(own)))
 

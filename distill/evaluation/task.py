@@ -61,7 +61,6 @@ class SuiteOptions:
         seed: choice of folds and samples.
         limit: read at most N sentences (``fidelity``).
         text_column: column of ``data`` that holds the sentences (``fidelity``).
-        sst2_sentences: learn SST2 from whole sentences, a tenth as many as its phrases (``transfer``).
         snli_pairs: pairs that SNLI's classifier learns from; 0 for all (``nli``).
         model: the model whose vectors are scored.
         teacher: encodes with the teacher; None without one.
@@ -71,7 +70,6 @@ class SuiteOptions:
     seed: int = 0
     limit: int | None = None
     text_column: str | None = None
-    sst2_sentences: bool = False
     snli_pairs: int = SNLI_PAIRS
     model: Model | None = None
     teacher: Encode | None = None

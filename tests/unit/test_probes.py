@@ -119,7 +119,6 @@ def test_transfer_reads_the_sets_that_are_there_and_scores_accuracy_and_f1(tmp_p
     transfer_file(tmp_path, "senteval_mr", {"all": 40})
     transfer_file(tmp_path, "senteval_mrpc", {"train": 30, "val": 10, "test": 12}, "text text2")
     transfer_file(tmp_path, "glue_sst2", {"train": 30, "dev": 10, "test": 10})
-    transfer_file(tmp_path, "senteval_sst2_sentences", {"train": 20, "dev": 10, "test": 10})
     result = get_suite("transfer").run(Counted(), tmp_path, SuiteOptions())
     assert list(result.figures) == ["mr", "sst2", "mrpc"]
     assert set(result.missing) == {"CR", "SUBJ", "MPQA", "TREC"}
@@ -129,8 +128,10 @@ def test_transfer_reads_the_sets_that_are_there_and_scores_accuracy_and_f1(tmp_p
     gold = np.arange(12) % 2
     assert mrpc.others["f1"] == pytest.approx(100 * f1_score(gold, np.where(right, gold, 1 - gold)))
     assert mrpc.value == pytest.approx(100 * right.mean())
-    sentences = {one.name: one for one in read_transfer(tmp_path, sst2_sentences=True)}["sst2"]
-    assert len(sentences.learnt) == 20
+    transfer_file(tmp_path, "senteval_sst2_sentences", {"train": 20, "dev": 10, "test": 10})
+    assert {one.name: len(one.learnt) for one in read_transfer(tmp_path)}["sst2"] == 30
+    (tmp_path / "glue_sst2.tsv").unlink()
+    assert {one.name: len(one.learnt) for one in read_transfer(tmp_path)}["sst2"] == 20
 
 
 def test_labels_that_cannot_be_told_apart_are_an_error(tmp_path: Path) -> None:
