@@ -51,7 +51,10 @@ def predict_command(
     import numpy as np
 
     from distill.data.labelled import Columns, label_numbers
+    from distill.errors import ConfigError
     from distill.reaugkd.classifier import RetrievalAugmentedClassifier, score_labels
+    from distill.reaugkd.knowledge_base import contains
+    from embedcache.keys import key_array
 
     if no_retrieval and neighbours:
         raise click.UsageError("--no-retrieval has no neighbours: leave out --neighbours")
@@ -70,8 +73,14 @@ def predict_command(
         "chosen": chosen.model_dump() if chosen else None,
     }
     if label is not None:
-        gold = label_numbers(read.labels, names, read.name)
-        facts |= _seen(classifier, read, chosen is not None)
+        gold, keys = label_numbers(read.labels, names, read.name), key_array(read.texts)
+        known = {"chosen_on": base.chosen_keys if chosen else None, "in_base": base.keys} if base else {}
+        facts |= {name: 0 if one is None else int(contains(one, keys).sum()) for name, one in known.items()}
+        if facts.get("chosen_on") == len(read):
+            raise ConfigError(
+                f"{read.name}: k and beta were chosen on these rows: score others, or give --k and --beta, "
+                "or --no-retrieval"
+            )
     parts: list[Answers] = []
     with watched() as on_step:
         classifier.answer(read.texts[:1])  # The first answer takes longer.
@@ -83,14 +92,14 @@ def predict_command(
             said = np.concatenate([getattr(one, part).argmax(axis=1) for one in parts])
             facts[name] = score_labels(gold, said, names)
     facts |= {name: sum(getattr(one, name) for one in parts) for name in ("encode_seconds", "search_seconds")}
+    answers = _answers(classifier, read, parts, label is not None, neighbours)
     if out is not None:
-        _write(out, _answers(classifier, read, parts, label is not None, neighbours))
+        _write(out, answers)
     if as_json:
         print_json(facts)
         return
     if out is None:
-        for row in _answers(classifier, read, parts, label is not None, neighbours):
-            _print_answer(row)
+        _print(answers)
     # Only answers go to standard output, for another program to read.
     for line in _summary(facts):
         click.echo(line, err=out is None)
@@ -110,27 +119,6 @@ def _read_texts(path: str, columns: Columns, rows: Sequence[str], limit: int | N
     batches = read_batches([STDIN], ReadOptions(format="text", limit=limit), report)
     texts = [text for batch in batches for text in batch.texts]
     return LabelledRows("standard input", texts, [""] * len(texts), described=report.describe_skipped())
-
-
-def _seen(classifier: RetrievalAugmentedClassifier, read: LabelledRows, were_chosen: bool) -> dict[str, int]:
-    """Return how many scored rows chose k and beta, and how many are in the base.
-
-    Raises:
-        ConfigError: if k and beta were chosen on all of them.
-    """
-    from distill.errors import ConfigError
-    from distill.reaugkd.knowledge_base import contains
-    from embedcache.keys import key_array
-
-    base, keys = classifier.base, key_array(read.texts)
-    chose = base.chosen_keys if base is not None and were_chosen else None
-    chosen_on = 0 if chose is None else int(contains(chose, keys).sum())
-    if chosen_on == len(read):
-        raise ConfigError(
-            f"{read.name}: k and beta were chosen on these rows: score others, or give --k and --beta, or "
-            "--no-retrieval"
-        )
-    return {"chosen_on": chosen_on, "in_base": 0 if base is None else int(base.holds(keys).sum())}
 
 
 def _answers(
@@ -177,13 +165,14 @@ def _write(path: Path, answers: Iterator[dict[str, Any]]) -> None:
     write_bytes(path, "".join(f"{line}\n" for line in lines).encode())
 
 
-def _print_answer(row: dict[str, Any]) -> None:
-    texts = " | ".join(row[name] for name in ("text", "text2") if name in row)
-    click.echo(f"{row['label']}\t{row['probabilities'][row['label']]:.4f}\t{texts}")
-    for near in row.get("neighbours", ()):
-        text = near["text"] or f"row {near['row']}"
-        shown = text if isinstance(text, str) else " | ".join(text)
-        click.echo(f"  {near['weight']:.3f}\t{near['label']} {near['probability']:.4f}\t{shown}")
+def _print(answers: Iterator[dict[str, Any]]) -> None:
+    for row in answers:
+        texts = " | ".join(row[name] for name in ("text", "text2") if name in row)
+        click.echo(f"{row['label']}\t{row['probabilities'][row['label']]:.4f}\t{texts}")
+        for near in row.get("neighbours", ()):
+            text = near["text"] or f"row {near['row']}"
+            shown = text if isinstance(text, str) else " | ".join(text)
+            click.echo(f"  {near['weight']:.3f}\t{near['label']} {near['probability']:.4f}\t{shown}")
 
 
 def _summary(facts: dict[str, Any]) -> Iterator[str]:

@@ -66,7 +66,7 @@ def narrow_base() -> KnowledgeBase:
 # Students of three layers of MiniLM, and of six of BERT as in the paper. A single text takes the small one so
 # short a time that a search, for which the processor's caches are cold, takes more: see docs/results.md.
 @pytest.mark.parametrize(
-    ("layers", "width", "batch"), [(3, 384, 32), (6, 768, 32), (6, 768, 1)], ids=["l3", "l6", "l6-one-by-one"]
+    ("layers", "width", "batch"), [(3, 384, 32), (6, 768, 1)], ids=["l3", "l6-one-by-one"]
 )
 def test_retrieval_adds_little_to_the_time_of_a_student(tmp_path, narrow_base, layers, width, batch):
     """ReAugKD, Table 2: with ten neighbours less than 3 %."""
@@ -76,7 +76,7 @@ def test_retrieval_adds_little_to_the_time_of_a_student(tmp_path, narrow_base, l
     classifier = RetrievalAugmentedClassifier(
         lambda texts: np.ascontiguousarray(wide(texts)[:, :NARROW]), head, narrow_base, k=10
     )
-    texts = sentences(320, longest=30)
+    texts = sentences(128, longest=30)
     classifier.answer(texts[:batch])
     shares = []
     # The quietest of several, for other work on a machine shows in what is so short.
