@@ -65,48 +65,29 @@ def collect_sentences(count: int, minimum: int = 1, roots: Sequence[Path] | None
 
 
 def sentences_of(docstring: str) -> Iterator[str]:
-    """Yield the plain English sentences of a docstring."""
-    for paragraph in _paragraphs(docstring):
-        for sentence in _SPLIT.split(_NAMED.sub(r"\1\2", paragraph)):
+    """Yield the plain English sentences of a docstring; doctests and lists of arguments are left out."""
+    for block in re.split(r"\n\s*\n", docstring.strip()):
+        first = block.strip().partition("\n")[0]
+        if first.startswith(">>>") or first.endswith(":"):
+            continue
+        for sentence in _SPLIT.split(_NAMED.sub(r"\1\2", " ".join(block.split()))):
             words = sentence.split()
             lower = sum(word.islower() for word in words)
             if _SENTENCE.fullmatch(sentence) and _ENGLISH.search(sentence) and lower >= 0.6 * len(words):
                 yield sentence
 
 
-def _paragraphs(docstring: str) -> Iterator[str]:
-    """Yield runs of lines of one indentation as one line each; doctests and literal blocks are left out."""
-    lines: list[str] = []
-    depth, literal, doctest = 0, -1, False
-    for line in [*docstring.expandtabs().splitlines(), ""]:
-        text = line.strip()
-        indent = len(line) - len(line.lstrip())
-        if lines and (not text or indent != depth):
-            yield " ".join(lines)
-            literal = depth if lines[-1].endswith("::") else literal
-            lines = []
-        if text and indent <= literal:
-            literal = -1
-        doctest = bool(text) and (doctest or text.startswith(">>>"))
-        if text and literal < 0 and not doctest:
-            depth = indent
-            lines.append(text)
-
-
 def _modules(folders: Iterable[Path]) -> Iterator[Path]:
     """Yield Python files in an order that mixes packages and depends on their relative paths alone."""
-    found = []
-    for root in folders:
-        for folder, subfolders, names in os.walk(root):
-            subfolders[:] = [name for name in subfolders if name not in _SKIPPED]
-            found += [(root, Path(folder, name)) for name in names if name.endswith(".py")]
-
-    def mixed(entry: tuple[Path, Path]) -> bytes:
-        root, path = entry
-        name = path.relative_to(root).as_posix().encode("utf-8", "surrogateescape")
-        return hashlib.blake2b(name, digest_size=8).digest()
-
-    for _, path in sorted(found, key=mixed):
+    found = [
+        (path.relative_to(root), path)
+        for root in folders
+        for path in root.rglob("*.py")
+        if _SKIPPED.isdisjoint(path.relative_to(root).parts)
+    ]
+    for _, path in sorted(
+        found, key=lambda one: hashlib.blake2b(os.fsencode(one[0]), digest_size=8).digest()
+    ):
         if path.stat().st_size <= _LARGEST_FILE:
             yield path
 

@@ -7,7 +7,9 @@ The ONNX graph holds everything from token ids to the final vector: transformer,
 
 from __future__ import annotations
 
+import logging
 import shutil
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distill.check_texts import check_texts
 from distill.errors import ExportError, MissingExtraError
 from distill.layout import CONFIG, describe_unfinished
 from distill.onnx import (
@@ -30,8 +31,6 @@ from distill.onnx import (
     first_line,
     import_onnxruntime,
     quantise,
-    quiet_exporter,
-    without_traces,
 )
 from distill.students.save import saving, share
 from embedcache.folders import folder_that_appears
@@ -45,9 +44,33 @@ DEFAULT_OPSET = 18
 DEFAULT_TOLERANCE = 1e-4
 # The names that optimum-intel uses, too.
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-# One protobuf message holds at most 2 GiB.
-_LARGEST_GRAPH = 2_000_000_000
 _EXAMPLE = ["A short example.", "Another one, which is a little longer."]
+_SENTENCES = (
+    "Hello.",
+    "Is it raining?",
+    "The cat sleeps on the warm stone wall.",
+    "A man in a red jacket is climbing the steep side of a snowy mountain.",
+    "Two children are building a castle of sand while their mother reads a book.",
+    "She said that the meeting had been moved to Thursday afternoon at half past three.",
+    "Prices rose by 3.2 % in March, more than most economists had expected.",
+    "How do I reset my password if I no longer have access to that e-mail address?",
+    "The function returns None when the key is missing, and raises an error in strict mode.",
+    "Water boils at a lower temperature in the mountains, because the air pressure is lower there.",
+    "After a long debate, parliament rejected the bill by a narrow majority of four votes.",
+    "I would not recommend this hotel: the room was dirty and the staff were rude to everyone.",
+    "An orchestra is playing on stage in front of a large audience.",
+    "The first bridge across the river was finished in 1894 and replaced sixty years later.",
+    "Nobody has been able to explain why the birds left the island so early that year.",
+    "Cut the onions into thin slices and fry them gently in butter until they are golden.",
+    "A black dog runs through the shallow water with a stick in its mouth.",
+    "The treaty was signed in Paris, but it was never ratified by either government.",
+    "Most of the students passed the examination; three of them have to repeat it in June.",
+    "Light from the nearest star takes more than four years to reach us.",
+    "Please send the parcel to our new office, not to the old address in Berlin.",
+    "Their goalkeeper saved two penalties in the last ten minutes of the match.",
+    "The patient was given a lower dose because of a mild reaction to the first injection.",
+    "Café owners in Zürich and Kraków complained about the naïve new rules.",
+)
 
 
 @dataclass(frozen=True)
@@ -104,8 +127,7 @@ def export_onnx(
         StorageError: if ``out`` cannot be written.
     """
     import_onnxruntime()
-    source, target = model_folder(model), Path(out).expanduser().resolve()
-    _check_target(source, target, force, Path("onnx") / RECIPE)
+    source, target = _places(model, out, force, Path("onnx") / RECIPE)
     from distill.students.static import PaddedStatic, is_static
     from embedcache.teacher.load import load_teacher
 
@@ -124,9 +146,9 @@ def export_onnx(
     with _new_export(teacher, source, target) as folder:
         (folder / "onnx").mkdir()
         traced: Any = PaddedStatic(teacher.model) if static else teacher.model
-        recipe = _recipe(teacher, traced, folder)
         graph = _trace(teacher, traced, opset)
-        write_json(folder / "onnx" / RECIPE, {**recipe, "outputs": [n.name for n in graph.graph.output]})
+        outputs = [node.name for node in graph.graph.output]
+        write_json(folder / "onnx" / RECIPE, {**_recipe(teacher, traced), "outputs": outputs})
         write_bytes(folder / "onnx" / GRAPH, graph.SerializeToString(deterministic=True))
         texts = check_texts(teacher.contract.max_length)
         wanted = teacher.model.encode(
@@ -139,13 +161,13 @@ def export_onnx(
         batches = encoder.encode(texts, batch_size=16) - wanted
         difference = float(np.max([np.abs(batches).max(), np.abs(single).max()]))
         _check_difference(source, difference, tolerance)
+
+        def closeness() -> float:
+            found = OnnxEncoder(folder, int8=True).encode(texts, batch_size=16)
+            lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(wanted, axis=1)
+            return float(((found * wanted).sum(axis=1) / lengths).mean())
+
         if int8:
-
-            def closeness() -> float:
-                found = OnnxEncoder(folder, int8=True).encode(texts, batch_size=16)
-                lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(wanted, axis=1)
-                return float(((found * wanted).sum(axis=1) / lengths).mean())
-
             cosine, setting = quantise(graph, folder / "onnx" / INT8_GRAPH, closeness)
     made, small = (target / "onnx" / name for name in (GRAPH, INT8_GRAPH))
     size = small.stat().st_size if int8 else None
@@ -172,8 +194,7 @@ def export_openvino(
 
     if not has_openvino():
         raise MissingExtraError("openvino is not installed; run: pip install 'embedcache[openvino]'")
-    source, target = model_folder(model), Path(out).expanduser().resolve()
-    _check_target(source, target, force, OPENVINO_GRAPH)
+    source, target = _places(model, out, force, OPENVINO_GRAPH)
     teacher = load_teacher(source, name="export", device="cpu")
     encoder: Any = teacher.model.float()
     first = encoder[0]
@@ -205,22 +226,21 @@ def model_folder(model: str | Path) -> Path:
     )
 
 
-def _check_target(source: Path, target: Path, force: bool, mark: Path) -> None:
-    """Raise :class:`ExportError` unless ``target`` is new, empty or, with ``force``, an earlier export."""
+def _places(model: str | Path, out: str | Path, force: bool, mark: Path) -> tuple[Path, Path]:
+    """Return the folders to read and to write.
+
+    Raises:
+        ExportError: if there is no model, or ``out`` is neither new nor empty nor, with ``force``, an export.
+    """
+    source, target = model_folder(model), Path(out).expanduser().resolve()
     if target == source or target in source.parents:
         raise ExportError(f"--out {target} is or contains the model itself; choose another folder")
-    if target.exists() and not target.is_dir():
-        raise ExportError(f"--out {target} is a file, expected a folder that is new or empty; choose another")
-    if not target.is_dir() or not any(target.iterdir()):
-        return
-    if not force:
+    is_used = target.exists() and (not target.is_dir() or any(target.iterdir()))
+    if is_used and not (force and (target / mark).is_file()):
         raise ExportError(
-            f"--out {target} is not empty; choose another folder, or replace an earlier export by --force"
+            f"--out {target} exists; choose another folder, or replace an earlier export by --force"
         )
-    if not (target / mark).is_file():
-        raise ExportError(
-            f"--out {target} holds something else than an earlier export; --force replaces only those"
-        )
+    return source, target
 
 
 def _check_difference(source: Path, difference: float, tolerance: float) -> None:
@@ -248,21 +268,12 @@ def _new_export(teacher: Teacher, source: Path, target: Path) -> Iterator[Path]:
             share(path)
 
 
-def _recipe(teacher: Teacher, model: Any, folder: Path) -> dict[str, object]:
+def _recipe(teacher: Teacher, model: Any) -> dict[str, object]:
     """Return the settings that encoding needs beside tokenizer and graph."""
-    if not (folder / "tokenizer.json").is_file():
-        raise ExportError(
-            "the model's tokenizer has no tokenizer.json form, which serving without torch needs"
-        )
-    prompt = teacher.contract.prompt
-    if prompt and any(not getattr(module, "include_prompt", True) for module in model):
-        raise ExportError(
-            f"the pooling leaves out the tokens of the prompt {prompt!r}; such models cannot be exported"
-        )
     tokenizer = model.tokenizer
     return {
         "format": RECIPE_FORMAT,
-        "prompt": prompt,
+        "prompt": teacher.contract.prompt,
         "dimension": teacher.dimension,
         "padding": {
             "direction": tokenizer.padding_side,
@@ -279,16 +290,8 @@ def _trace(teacher: Teacher, model: Any, opset: int) -> Any:
     """Return ``model`` as an ``onnx.ModelProto`` without paths of this machine."""
     import torch
 
-    size = sum(parameter.numel() * 4 for parameter in model.parameters())
-    if size > _LARGEST_GRAPH:
-        raise ExportError(
-            f"the weights take {size / 1e9:.1f} GB, one ONNX file holds at most 2 GB; take a smaller model"
-        )
     example = model.preprocess(_EXAMPLE)
-    tensors = {name: value for name, value in example.items() if isinstance(value, torch.Tensor)}
-    if unknown := sorted(set(tensors) - set(_INPUTS)):
-        raise ExportError(f"the model takes the inputs {unknown}; only {', '.join(_INPUTS)} can be exported")
-    names = [name for name in _INPUTS if name in tensors]
+    names = [name for name in _INPUTS if name in example]
 
     class TokensToVector(torch.nn.Module):
         def __init__(self) -> None:
@@ -303,32 +306,40 @@ def _trace(teacher: Teacher, model: Any, opset: int) -> Any:
             return (vectors,) if tokens is None else (tokens, vectors)
 
     wrapped = TokensToVector().eval()
-    columns = tuple(tensors[name] for name in names)
-    with torch.inference_mode():
-        outputs = [TOKEN_OUTPUT, VECTOR_OUTPUT][-len(wrapped(*columns)) :]
+    columns = tuple(example[name] for name in names)
     axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
+    # Reports missing torchvision operators, which no text model needs.
+    logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
     try:
-        with torch.inference_mode(), quiet_exporter():
+        with torch.inference_mode(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             program = torch.onnx.export(
                 wrapped,
                 columns,
                 dynamo=True,
                 input_names=names,
-                output_names=outputs,
+                output_names=[TOKEN_OUTPUT, VECTOR_OUTPUT][-len(wrapped(*columns)) :],
                 dynamic_shapes=(tuple(axes for _ in names),),
                 opset_version=opset,
                 verbose=False,
             )
-    except ImportError as error:
-        raise MissingExtraError(f"{first_line(error)}; run: pip install 'embedcache[onnx]'") from error
     except torch.onnx.OnnxExporterError as error:
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
-        words = f"{type(cause).__name__}: {first_line(cause)}"
-        raise ExportError(f"torch cannot export this model: {words}") from error
+        cause = first_line(error.__cause__ or error)
+        raise ExportError(f"torch cannot export this model: {cause}") from error
     assert program is not None  # noqa: S101  # None is only returned by the exporter that dynamo=True replaces
-    return without_traces(program.model_proto)
+    proto = program.model_proto
+    graph = proto.graph
+    # The exporter's stack traces hold paths of this machine.
+    values = (*graph.value_info, *graph.input, *graph.output, *graph.initializer)
+    for part in (proto, graph, *graph.node, *values):
+        del part.metadata_props[:]
+        part.ClearField("doc_string")
+    # Initializers have their own shapes; a second one becomes wrong when a weight is transposed.
+    weights = {tensor.name for tensor in graph.initializer}
+    stated = [value for value in graph.value_info if value.name not in weights]
+    del graph.value_info[:]
+    graph.value_info.extend(stated)
+    return proto
 
 
 def _write_openvino(encoder: Any, path: Path) -> None:
@@ -374,3 +385,13 @@ def _openvino_difference(encoder: Any, path: Path) -> float:
             difference = found["sentence_embedding"] - encoder(features)["sentence_embedding"]
         largest = max(largest, float(difference.abs().max()))
     return largest
+
+
+def check_texts(max_length: int) -> list[str]:
+    """Return texts from empty to longer than the model reads."""
+    joined = [" ".join(_SENTENCES[i : i + 3]) for i in range(len(_SENTENCES))]
+    lead = [sentence.split(", ")[0].rstrip(".?!").lower() for sentence in _SENTENCES]
+    everything = " ".join(_SENTENCES)
+    # Twice as many words as the model reads tokens, so the text is certainly cut.
+    words = everything.split() * (1 + 2 * min(max_length, 1024) // len(everything.split()))
+    return ["", *_SENTENCES, *lead, *joined, everything, " ".join(words)]

@@ -1,4 +1,4 @@
-"""What lies in a run's folder, and is called so by those who write it and those who read it."""
+"""Names of files and folders in a run's folder, and messages about missing ones."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ KNOWLEDGE_BASE = "knowledge_base"
 """The folder of a knowledge base inside a model's folder."""
 
 RECORD = "run.json"
-"""What the run says about itself: teachers, corpus, result."""
+"""The run's record: teachers, corpus, result."""
 
 HELD_OUT = "held_out.txt"
 """The texts kept out of training, one JSON string a line."""
 
 TARGETS = "targets.safetensors"
-"""How the targets were combined, where they are not one teacher's vectors as stored."""
+"""The combination of the targets, unless they are one teacher's vectors as stored."""
 
 IN_TARGET_SPACE = "in_target_space"
-"""Key of the record: whether the student's vectors are to be like its targets, number by number."""
+"""Key of the record: True if the student's vectors are comparable with its targets, number by number."""
 
 CHECKPOINT = "checkpoint.safetensors"
-"""Where an unfinished run goes on from."""
+"""The state that an unfinished run resumes from."""
 
 CONFIG = "config.yaml"
-"""The configuration, everything filled in."""
+"""The configuration with every default filled in."""
 
 METRICS = "metrics.jsonl"
-"""Loss, learning rate, speed and selection score on the way."""
+"""Loss, learning rate, speed and selection score by step."""
 
 LOCK = ".lock"
 """Held by the process that trains."""
 
 
 def default_folder(words: str) -> str:
-    """Return ``runs/WORDS``, with what a file name had better not hold replaced."""
+    """Return ``runs/WORDS``, as a file name."""
     return str(Path("runs") / file_name(words))
 
 
@@ -48,7 +48,7 @@ def file_name(words: str) -> str:
 
 
 def resume_command(run: Path) -> str:
-    """Return what to type to go on with an interrupted run: the command that it was begun with."""
+    """Return the command that resumes an interrupted run."""
     try:
         kind = json.loads((run / RECORD).read_text()).get("kind", "run")
     except (OSError, ValueError, AttributeError):
@@ -57,9 +57,9 @@ def resume_command(run: Path) -> str:
 
 
 def describe_unfinished(run: Path) -> str:
-    """Return what to say of a run's folder that holds no student yet, with what to do."""
+    """Return an error message for a run's folder without a student: state and remedy."""
     on = (
-        f"go on with it by '{resume_command(run)}'"
+        f"resume it with '{resume_command(run)}'"
         if (run / CHECKPOINT).is_file()
         else "train it again; no checkpoint was written yet"
     )
@@ -67,7 +67,7 @@ def describe_unfinished(run: Path) -> str:
 
 
 def describe_missing(spec: str) -> str | None:
-    """Return what to say of a model that is named like a folder where there is none, with what is near.
+    """Return an error message for a model that is named like a folder and is missing, with similar names.
 
     Without this a mistyped folder would be looked for on the hub.
 
@@ -75,7 +75,7 @@ def describe_missing(spec: str) -> str | None:
         spec: a folder, a hub id (``organisation/name``, with a revision after ``@``) or an alias.
 
     Returns:
-        Words for an error message; None where it is there, or need not be a folder.
+        The message; None if the folder exists, or the name need not be a folder.
     """
     typed = spec.partition("@")[0].rstrip("/")
     if typed.startswith((".", "/", "~")) or typed.count("/") > 1:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +39,7 @@ class OnnxEncoder:
         threads: threads of one forward pass; default: one per physical core.
 
     Raises:
-        ExportError: if the folder is no export, or its graph cannot be read.
+        ExportError: if the folder is no export.
         MissingExtraError: if onnxruntime is not installed.
     """
 
@@ -58,13 +55,7 @@ class OnnxEncoder:
             raise ExportError(f"no graph at {path}; write it with `distill export MODEL --to onnx{flag}`")
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads or 0
-        errors = ort.capi.onnxruntime_pybind11_state
-        try:
-            self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        except (errors.Fail, errors.InvalidProtobuf, errors.InvalidGraph, errors.NotImplemented) as error:
-            raise ExportError(
-                f"onnxruntime cannot read {path} ({first_line(error)}); export again"
-            ) from error
+        self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self._inputs = [node.name for node in self._session.get_inputs()]
         self._outputs = [node.name for node in self._session.get_outputs()]
         self._prompt = str(recipe["prompt"])
@@ -79,13 +70,10 @@ class OnnxEncoder:
         """Return the vectors of ``texts``, (n, dimension) float32, in their order.
 
         Raises:
-            DataError: if ``texts`` is one string, or holds anything but strings.
+            DataError: if ``texts`` is one string.
         """
         if isinstance(texts, str):
             raise DataError("encode takes a list of texts, found one string; put it into a list")
-        for position, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise DataError(f"text {position} is a {type(text).__name__}, expected str; convert it first")
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
         # Texts of similar length share a batch, so there is little padding.
         order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
@@ -129,10 +117,10 @@ def _read_recipe(folder: Path) -> dict[str, Any]:
     path = folder / "onnx" / RECIPE
     try:
         recipe: dict[str, Any] = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ExportError(f"{folder} has no onnx/{RECIPE}; make an export with `distill export`") from error
-    except ValueError as error:
-        raise ExportError(f"{path} is damaged ({first_line(error)}); export again") from error
+    except (OSError, ValueError) as error:
+        raise ExportError(
+            f"cannot read {path} ({first_line(error)}); make an export with `distill export`"
+        ) from error
     if recipe.get("format") != RECIPE_FORMAT:
         raise ExportError(f"{path} has format {recipe.get('format')}, expected {RECIPE_FORMAT}; export again")
     return recipe
@@ -172,20 +160,17 @@ def quantise(graph: Any, path: Path, closeness: Callable[[], float]) -> tuple[fl
         settings = {"token tables in int8": matrices}
     # The exporter has folded constants and inferred shapes, which is all that the preprocessing does.
     add_pre_process_metadata(graph)
-    tried: dict[str, float] = {}
     for setting, kept in settings.items():
         _write_int8(path, graph, kept)
-        tried[setting] = closeness()
-        if tried[setting] >= _INT8_TARGET:
-            return tried[setting], setting
-    best = max(tried, key=lambda setting: tried[setting])
-    if not tried[best] >= INT8_FLOOR:
+        found = closeness()
+        if found >= _INT8_TARGET:
+            return found, setting
+    if not found >= INT8_FLOOR:
         raise ExportError(
-            f"the int8 graph's vectors have a mean cosine of {tried[best]:.4f} to the model's, "
+            f"the int8 graph's vectors have a mean cosine of {found:.4f} to the model's, "
             f"expected at least {INT8_FLOOR}; nothing was written: export without --int8"
         )
-    _write_int8(path, graph, settings[best])
-    return tried[best], best
+    return found, setting
 
 
 def _write_int8(path: Path, graph: Any, kept: list[str]) -> None:
@@ -313,36 +298,3 @@ def scaled_columns(table: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArra
     scale = np.abs(table).max(axis=0) / np.float32(_LARGEST)
     scale[scale == 0] = 1
     return np.rint(table / scale).astype(np.int8), scale.astype(np.float32)
-
-
-@contextmanager
-def quiet_exporter() -> Iterator[None]:
-    """Silence known messages of torch's exporter inside the block."""
-    registry = logging.getLogger("torch.onnx._internal.exporter._registration")
-    level = registry.level
-    # Reports missing torchvision operators, which no text model needs.
-    registry.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            # torch's own use of a class that torch itself deprecates.
-            warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
-            # The inputs share their axes, so each axis' name is needed only once.
-            warnings.filterwarnings("ignore", r"# The axis name: \w+ will not be used", UserWarning)
-            yield
-    finally:
-        registry.setLevel(level)
-
-
-def without_traces(proto: Any) -> Any:
-    """Remove the exporter's stack traces, which hold paths of this machine."""
-    graph = proto.graph
-    values = (*graph.value_info, *graph.input, *graph.output, *graph.initializer)
-    for part in (proto, graph, *graph.node, *values):
-        del part.metadata_props[:]
-        part.ClearField("doc_string")
-    # Initializers have their own shapes; a second one becomes wrong when a weight is transposed.
-    weights = {tensor.name for tensor in graph.initializer}
-    stated = [value for value in graph.value_info if value.name not in weights]
-    del graph.value_info[:]
-    graph.value_info.extend(stated)
-    return proto

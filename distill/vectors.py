@@ -1,4 +1,4 @@
-"""What is done to vectors wherever they are compared by their cosines."""
+"""Scaling of vectors that are compared by their cosines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a loss is: a module from student and teacher vectors to one number a row."""
+"""Base of losses: modules from student and teacher vectors to one number a row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PartT = TypeVar("PartT")
 
 @dataclass(frozen=True)
 class TokenPairs:
-    """What the embedding blocks of student and teacher make of tokens, float32.
+    """Token embeddings of student and teacher, float32.
 
     Attributes:
         students: shape (n, h); gradients on.
@@ -35,7 +35,7 @@ class TokenPairs:
 
 @dataclass(frozen=True)
 class HiddenPairs:
-    """What layers of student and teacher give for the same tokens, float32.
+    """Hidden states of layers of student and teacher for the same tokens, float32.
 
     Attributes:
         students: one tensor (B, T, h_S) a layer; gradients on.
@@ -55,12 +55,12 @@ class HiddenPairs:
 
 @dataclass(frozen=True)
 class ClassPairs:
-    """What student and teacher take rows to be, float32.
+    """Logits of student and teacher, float32.
 
     Attributes:
         students: shape (B, c); the student's logits, gradients on.
         targets: shape (B, c); the teacher's logits.
-        labels: int64, shape (B,); what the corpus says the rows are; None where it does not say.
+        labels: int64, shape (B,); the corpus's labels; None without any.
     """
 
     students: Tensor
@@ -125,7 +125,7 @@ def mean_over_tokens(errors: Tensor, rows: Tensor, batch: LossBatch, total: int)
 class DistillLoss(nn.Module, ABC):
     """Base of all losses.
 
-    Whatever a loss learns or remembers (a temperature, a queue) is a parameter or buffer of it, so that it is
+    Everything that a loss learns or remembers (a temperature, a queue) is a parameter or buffer, so it is
     optimised and saved with the student.
     """
 

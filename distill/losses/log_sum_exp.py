@@ -19,7 +19,7 @@ def log_sum_exp(queries: Tensor, keys: Sequence[Tensor]) -> tuple[Tensor, Tensor
 
     Args:
         queries: float32, shape (N, d); gradients flow to them.
-        keys: float32, tensors of shape (K, d), taken together; constants, whatever they require.
+        keys: float32, tensors of shape (K, d), taken together; always constants.
 
     Returns:
         The logarithms, shape (N,), minus infinity without any key; and

@@ -13,8 +13,8 @@ class TeacherQueue(nn.Module):
     """Keeps the last ``size`` teacher vectors, scaled to length one, on the training device.
 
     The queue is a ring: new vectors overwrite the oldest where the pointer stands, so nothing is ever moved.
-    What is saved are the corpus rows the vectors are of, in ``state_dict``; whoever loads it puts the vectors
-    back with :meth:`refill`.
+    ``state_dict`` holds the corpus rows of the vectors; :meth:`refill` puts the vectors back after it is
+    loaded.
 
     Args:
         size: vectors kept.

@@ -12,7 +12,7 @@ from distill.config.base import NotNegative
 from distill.losses.base import DistillLoss, LossBatch
 from distill.losses.registry import register_loss
 
-# Differences of all pairs with so many rows are held at once.
+# Rows whose differences to all others are held at once.
 _ROWS_AT_ONCE = 16
 
 

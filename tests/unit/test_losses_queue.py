@@ -35,26 +35,6 @@ def held(queue: TeacherQueue) -> list[int]:
     return rows
 
 
-def test_contents_after_each_step_are_those_worked_out_by_hand():
-    queue = TeacherQueue(4, 2)
-    assert held(queue) == []
-    assert len(queue) == 0
-    after = []
-    for rows in ((1, 2), (3,), (4, 5), (6, 7, 8), (9,), (10, 11, 12, 13)):
-        push(queue, *rows)
-        after.append(held(queue))
-    assert after == [
-        [1, 2],
-        [1, 2, 3],
-        [5, 2, 3, 4],
-        [5, 6, 7, 8],
-        [9, 6, 7, 8],
-        [13, 10, 11, 12],
-    ]
-    assert int(queue.pointer) == 1
-    assert int(queue.filled) == len(queue) == 4
-
-
 @given(size=st.integers(0, 6), batches=st.lists(st.integers(0, 9), max_size=8))
 @settings(max_examples=60, deadline=None)
 def test_it_holds_the_last_rows_whatever_the_batches(size, batches):
@@ -102,9 +82,3 @@ def test_a_state_holds_rows_alone_and_with_their_vectors_it_goes_on_the_same(bat
     assert held(second) == held(first)
     assert torch.equal(second.content(), first.content())
     assert int(second.pointer) == int(first.pointer)
-
-
-def test_a_state_of_a_queue_of_another_size_is_refused():
-    queue = TeacherQueue(4, 2)
-    with pytest.raises(RuntimeError, match="size mismatch for rows"):
-        TeacherQueue(5, 2).load_state_dict(queue.state_dict())
