@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loss_helpers import draw, rows_from
 from torch import Tensor
 
 from distill.losses.queue import TeacherQueue
@@ -44,22 +43,6 @@ def test_it_holds_the_last_rows_whatever_the_batches(size, batches):
         push(queue, *rows)
         history += rows
         assert sorted(held(queue)) == history[len(history) - min(size, len(history)) :]
-
-
-def test_vectors_have_length_one_and_carry_no_gradient():
-    queue, vectors = TeacherQueue(5, 4), draw(3, 4, seed=0).requires_grad_()
-    queue.push(10 * vectors, rows_from(0, 3))
-    assert not queue.content().requires_grad
-    torch.testing.assert_close(queue.content(), vectors.detach() / vectors.detach().norm(dim=1)[:, None])
-
-
-def test_pushing_neither_moves_the_vectors_nor_changes_those_given():
-    queue, given = TeacherQueue(4, 2), on_the_circle(1, 2, 3) * 2
-    before, place = given.clone(), queue.vectors.data_ptr()
-    for _ in range(3):
-        queue.push(given, rows_from(1, 3))
-    assert torch.equal(given, before)
-    assert queue.vectors.data_ptr() == place == queue.content().data_ptr()
 
 
 @pytest.mark.parametrize("batches", [[(1, 2)], [(1, 2, 3), (4, 5, 6)], [(1, 2, 3, 4)], []])
