@@ -85,7 +85,12 @@ def test_four_builders_of_one_cache_killed_in_turn(storm_of: StormOf, store: str
     storm_of(store).kill_some_of(4, kills)
 
 
-@pytest.mark.parametrize("fault", [KILL, errno.ENOSPC, errno.EIO], ids=["kill", "full-disk", "io-error"])
+# Kills at write steps are in the gate, too.
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(KILL, marks=LONG), errno.ENOSPC, errno.EIO],
+    ids=["kill", "full-disk", "io-error"],
+)
 @pytest.mark.parametrize(
     ("store", "overwrite", "every"),
     cases(

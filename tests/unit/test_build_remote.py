@@ -19,7 +19,6 @@ from embedcache.share.read_through import RemoteOptions
 from embedcache.share.sample import SAMPLE
 from embedcache.testing import FakeEncoder, fake_teacher, sentences
 from embedcache.verify import verify
-from embedcache.views.plan import ViewOptions
 
 TEACHER = fake_teacher(64)
 TEXTS = sentences(1050, seed=8)
@@ -112,14 +111,6 @@ def test_what_cannot_be_had_is_an_error_and_the_next_build_goes_on(team: Path, t
     path.unlink()
     push(tmp_path / "theirs", str(team))
     assert rows_encoded(built(tmp_path / "mine", THEIRS, team)) == 0
-
-
-def test_views_are_fetched_too(tmp_path: Path) -> None:
-    views = ViewOptions(("crop",), embed=("crop",))
-    push(built(tmp_path / "theirs", THEIRS[:200], views=views).folder, str(tmp_path / "team"))
-    mine = built(tmp_path / "mine", TEXTS[100:220], tmp_path / "team", views=views)
-    assert rows_encoded(mine) <= 40
-    assert np.isfinite(mine.lookup(mine.corpus().view("crop").texts())).all()
 
 
 def test_embeddings_and_logits_are_fetched(tmp_path: Path) -> None:

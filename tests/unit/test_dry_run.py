@@ -109,18 +109,6 @@ def test_tokens_are_counted_or_sampled(run: Run, monkeypatch: pytest.MonkeyPatch
     assert exactly.epochs_to_pay == pytest.approx(exactly.seconds / exactly.epoch_seconds)
 
 
-def test_a_view_that_takes_a_model_is_not_counted_and_named(run: Run, tmp_path: Path) -> None:
-    from view_helpers import masked_model
-
-    model = str(masked_model(tmp_path / "masked"))
-    settings = {"views": ["mask-fill"], "embed_views": ["mask-fill"], "mask_model": model, "limit": 20}
-    source = corpus_file(tmp_path, TEXTS)
-    planned = run(source, True, **settings)
-    assert (planned.encoded, planned.views[0].outcome) == (20, "to make, not counted")
-    run(source, **settings)
-    assert run(source, True, **settings).distinct == 40
-
-
 def test_what_a_build_refuses_a_dry_run_refuses(run: Run, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="256"):
         run(None, True, codec="pq", limit=20)
@@ -129,13 +117,3 @@ def test_what_a_build_refuses_a_dry_run_refuses(run: Run, tmp_path: Path) -> Non
         run(None, True, max_length=9)
     with pytest.raises(InputError, match="column"):
         run(None, True, text_column="x")
-
-
-def test_outputs_are_counted_each(tmp_path: Path, run: Run) -> None:
-    from pair_helpers import classifier_folder
-
-    settings = {"teacher": classifier_folder(tmp_path / "model"), "name": "corpus"}
-    run(**settings, limit=10)
-    planned = run(None, True, **settings, output="embedding,logits")
-    assert counts(planned) == counts(run(**settings, output="embedding,logits", overwrite=True))
-    assert [one.encoded for one in planned.outputs] == [290, 300]

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import statistics
-from pathlib import Path
 
 import pytest
 from check_helpers import run
-from small_caches import KINDS, LABELS, ROWS, TEXTS, add_corpus, add_teacher, add_view, batch, make_cache
+from small_caches import KINDS, LABELS, ROWS, TEXTS, make_cache
 
 from embedcache.cache import Cache
 from embedcache.fsio import read_sealed_json, write_sealed_json
-from embedcache.info import MOST_LABELS, describe
+from embedcache.info import describe
 
 
 @pytest.fixture(scope="module")
@@ -56,21 +55,6 @@ def test_a_teacher_is_described_by_name_and_contract(cache: Cache) -> None:
     assert 0.99 < codec["worst_cosine"] < codec["mean_cosine"] < 1
     (provenance,) = found["provenance"]
     assert (provenance["provenance"], provenance["rows"]) == ({"compute_dtype": "float32"}, ROWS - 1)
-
-
-def test_coverage_counts_rows_of_corpora_and_views_and_each_vector_once(tmp_path: Path) -> None:
-    cache = Cache.create(tmp_path / "c")
-    labels = [f"l{n // 2}" for n in range(100)] + ["l49"]
-    add_view(add_corpus(cache, "c", [*TEXTS[:100], TEXTS[0]], labels=labels), "crop=crop")
-    teacher = add_teacher(cache, "t", [batch(TEXTS[:4]), batch(TEXTS[:2], seed=1)])
-    cache.register_teacher("u", teacher.contract, {})
-    found = describe(cache, "u")
-    covered = [(one["corpus"], one["with_vector"], one["rows"]) for one in found["coverage"]]
-    assert covered == [("c", 5, 101), ("c/crop", 0, 101)]
-    assert (found["teachers"][0]["vectors"], found["teachers"][0]["names"]) == (4, ["t", "u"])
-    # Of many labels the commonest are listed.
-    rows = describe(cache)["labels"]
-    assert (len(rows), rows[0]["label"], rows[0]["labels"]) == (MOST_LABELS, "l49", 50)
 
 
 def test_ls_and_info_print_tables_and_json(cache: Cache) -> None:

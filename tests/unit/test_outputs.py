@@ -91,12 +91,6 @@ def test_a_build_of_both_that_was_stopped_goes_on_to_the_same_bytes(
     assert shards(tmp_path / "cache") == whole
 
 
-def test_rows_of_another_length_are_reused_for_both(file: Path, folder: Path, tmp_path: Path) -> None:
-    make(file, folder, tmp_path / "cache", output=BOTH, teacher_name="long")
-    cache = make(file, folder, tmp_path / "cache", output=BOTH, max_length=60, teacher_name="short")
-    assert counts(cache, "teacher", "reused", "encoded") == [("short", 40, 0), ("short.logits", 40, 0)]
-
-
 def test_the_contract_of_logits_names_the_classifier_and_not_how_vectors_are_kept(folder: Path) -> None:
     teacher = load_teacher(folder, device="cpu")
     logits = logits_teacher(teacher)

@@ -12,7 +12,7 @@ from flat_build import build as flat_build
 
 from embedcache.cache import Cache
 from embedcache.keys import key_array
-from embedcache.reuse import REUSED_FROM, default_codec, is_fine_enough, related_stores, reuse_rows
+from embedcache.reuse import REUSED_FROM, related_stores, reuse_rows
 from embedcache.store import ShardStore, VectorBatch
 from embedcache.testing import example_batch, example_contract
 
@@ -102,20 +102,6 @@ def test_only_whole_texts_of_known_length_are_reused(
     fill(cache, 64, ["a", "b"], **row)
     target = target_of(cache, length)
     assert reuse(cache, target, ["a", "b", "c"]) == len(target) == reused
-
-
-def test_a_row_is_reused_where_its_codec_loses_no_more(cache: Cache) -> None:
-    names = ("float32", "float16", "int8", "pq")
-    fine = {(found, wanted) for found in names for wanted in names if is_fine_enough(found, wanted)}
-    assert fine == {("float32", "float32"), *((a, b) for b in ("float16", "int8") for a in ("float32", b))}
-    fill(cache, 64, ["a", "b"], codec="float16")
-    target = target_of(cache, 16)
-    assert reuse(cache, target, ["a", "b", "c"]) == 0
-    assert default_codec(target, related_stores(cache, target.contract)) == "float16"
-    exact = fill(cache, 8, ["b"], seed=7)
-    assert reuse(cache, target, ["a", "b"]) == 1
-    b = key_array(["b"])
-    assert np.array_equal(target.vectors(target.locate(b)), exact.vectors(exact.locate(b)))
 
 
 def test_reused_rows_keep_bits_error_and_provenance(cache: Cache) -> None:

@@ -100,15 +100,6 @@ def test_verify_finds_damage(shell: Shell, cache: Path, remote: Path) -> None:
     assert shell("remote", "verify", remote).code == 0
 
 
-def test_gc_and_drop(shell: Shell, remote: Path) -> None:
-    (digest,) = digests_of(remote)
-    for options in ((), ("--dry-run",)):
-        assert shell("remote", "gc", remote, *options, "--json").json["files"] == 0
-    assert shell("remote", "drop", remote, digest[:8], "--now", "--json").json["files"] > 0
-    assert objects_in(remote) == {}
-    assert shell("remote", "drop", remote, digest[:8]).code == 2
-
-
 def test_bad_vectors_exit_with_1(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     remote = tmp_path / "remote"
     shell("push", remote, "--cache", other_vectors(tmp_path / "bad").folder, "--by", "Mallory")

@@ -222,20 +222,6 @@ def test_masked_words_are_replaced_by_others_and_nothing_else_is_touched(folders
     assert maker("mask-fill", folders, seed=1)(READ) != maker("mask-fill", folders)(READ)
 
 
-def test_what_a_model_cannot_read_stays(folders: dict[str, Path]) -> None:
-    mask = maker("mask-fill", folders)
-    assert mask(["!!!", "123 456", "", "the [MASK] cat", "🐈 🐎"]) == [Kept.NOTHING_TO_MASK] * 5
-    # Of a long text words of the beginning are masked.
-    words = " ".join(f"{word} cat" for word in sentences(5_000)).split()
-    new = str(mask([" ".join(words)])[0]).split()
-    changed = [place for place, (a, b) in enumerate(zip(words, new, strict=True)) if a != b]
-    assert changed
-    assert max(changed) < 64
-    translated = maker("translation:de", folders)(["cat " * 23, "cat " * 24, "cat " * 50_000])
-    assert isinstance(translated[0], str)
-    assert translated[1:] == [Kept.TOO_LONG, Kept.TOO_LONG]
-
-
 def test_a_recipe_carries_the_digests_of_its_models(folders: dict[str, Path], tmp_path: Path) -> None:
     digests = {name: find_model(str(folder)).digest for name, folder in folders.items()}
     assert planned("mask-fill", folders).recipe.models == {"mask-fill": digests["masked"]}
