@@ -91,7 +91,7 @@ def sweep_command(
         if as_json:
             click.echo(json.dumps(lines, indent=2))
         else:
-            _print(lines, sweep.keys, f"{len(lines)} runs, {steps:,} steps to do")
+            _print(lines, _agreed(lines, sweep.keys), f"{len(lines)} runs, {steps:,} steps to do")
         return
     runs = _run(sweep, out, suite, data)
     board = leaderboard(runs)
@@ -101,9 +101,8 @@ def sweep_command(
     else:
         if not any(run.trained for run in runs):
             click.echo(f"{len(runs)} runs, none to train", err=True)
-        _print(
-            [line for line in board if line["chosen"]] or board, sweep.keys, "best development score first"
-        )
+        best = [line for line in board if line["chosen"]] or board
+        _print(best, _agreed(board, sweep.keys), "best development score first", suite)
         for name, error in failed.items():
             click.echo(f"failed: {name}: {error}")
         click.echo(f"written: {out / LEADERBOARD}, {out / RUNS_TABLE}")
@@ -133,7 +132,8 @@ def _run(sweep: Any, out: Path, suite: str | None, data: Path | None) -> list[Sw
         def on_run(run: SweepRun, number: int, total: int) -> None:
             nonlocal trained, describe
             trained, describe = trained + run.trained, describer()
-            scores = [f"{name} {run.scores[name]:.2f}" for name in ("dev", "suite") if name in run.scores]
+            names = {"dev": "dev", "suite": suite}
+            scores = [f"{names[key]} {run.scores[key]:.2f}" for key in names if key in run.scores]
             seconds = (time.perf_counter() - began) / max(trained, 1) * (total - number)
             left = f"; about {timedelta(seconds=round(seconds))} left" if number < total else ""
             facts = ", ".join([run.error or run.status, *scores])
@@ -147,15 +147,14 @@ def _run(sweep: Any, out: Path, suite: str | None, data: Path | None) -> list[Sw
         )
 
 
-def _print(lines: Sequence[Mapping[str, Any]], varied: Sequence[str], title: str) -> None:
-    """Print lines as a table, without the keys in which all of them agree."""
+def _print(
+    lines: Sequence[Mapping[str, Any]], hidden: set[str], title: str, suite: str | None = None
+) -> None:
     from distill.cli.evaluate import table_console
     from distill.report.tables import Table
     from distill.report.writers import terminal_tables
 
-    same = {key for key in varied if len({line[key] for line in lines}) == 1}
-    hidden = {"planned", "chosen", *(same if len(same) < len(varied) else ())}
-    names = {"student.spec": "student", "loss.name": "loss"}
+    names = {"student.spec": "student", "loss.name": "loss", "suite": suite or "suite"}
     shown = [
         {
             names.get(key, key.rpartition(".")[2]): _cell(value, line.get(f"{key}_std"))
@@ -165,6 +164,12 @@ def _print(lines: Sequence[Mapping[str, Any]], varied: Sequence[str], title: str
         for line in lines
     ]
     table_console().print(terminal_tables([Table.of(title, shown)]))
+
+
+def _agreed(lines: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> set[str]:
+    """Return the keys that a table leaves out: those in which all lines agree, unless that is all of them."""
+    same = {key for key in varied if len({line[key] for line in lines}) == 1}
+    return {"planned", "chosen", *(same if len(same) < len(varied) else ())}
 
 
 def _cell(value: object, std: float | None) -> str | None:
