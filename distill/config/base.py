@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -59,13 +59,8 @@ class StrictConfig(BaseModel):
         """Return the configuration as YAML that reads back to the same configuration."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
 
-    def identity(self, content: Mapping[str, object] | None = None) -> Settings:
-        """Return the settings that decide how a run ends, the seed left out: nested dictionaries.
-
-        Args:
-            content: dotted key -> digest of what that key names (a corpus, a file), which takes the place of
-                the name.
-        """
+    def identity(self) -> Settings:
+        """Return the settings that decide how a run ends, the seed left out: nested dictionaries."""
         facts = self.model_dump(mode="json")
         for key in keys(type(self)):
             *groups, last = key.path.split(".")
@@ -74,15 +69,13 @@ class StrictConfig(BaseModel):
                 inside = inside[group]
             if key.affects != "result":
                 del inside[last]
-            elif content is not None and key.path in content:
-                inside[last] = content[key.path]
         return {name: value for name, value in facts.items() if value != {}}
 
-    def identity_digest(self, content: Mapping[str, object] | None = None) -> str:
+    def identity_digest(self) -> str:
         """Return the sha256 of :meth:`identity` as canonical JSON."""
         from embedcache.fsio import canonical_json
 
-        return hashlib.sha256(canonical_json(self.identity(content))).hexdigest()
+        return hashlib.sha256(canonical_json(self.identity())).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
@@ -30,29 +29,31 @@ def refuse_launcher(command: str) -> None:
         )
 
 
-def gather_rows(rows: Tensor, counts: Sequence[int]) -> list[Tensor]:
-    """Return the rows (counts[p], d) of every process p; only this process's carry a gradient.
+def gather_step(vectors: Tensor, rows: int, share: Share) -> Tensor:
+    """Return the vectors (rows, d) of a whole step in its order; only this process's carry a gradient.
 
     That gradient is multiplied by the number of processes: it is the whole one for these rows, and the
     gradients of the processes' weights are averaged afterwards.
 
     Args:
-        rows: shape (n, d); this process's rows, of which the first ``counts[this process]`` are gathered.
-        counts: rows of each process.
+        vectors: shape (n, d); this process's, of which only those that count are gathered.
+        rows: rows of the step, over all processes.
+        share: this process's part of it.
     """
-    process, processes = distributed.get_rank(), len(counts)
+    counts = [Share(process, share.processes).of(rows)[1] for process in range(share.processes)]
+    own = vectors[: counts[share.process]]
     # All tensors of a gathering have to be of one size.
-    room = rows.new_zeros(max(*counts, 1), rows.shape[1])
+    room = vectors.new_zeros(max(*counts, 1), vectors.shape[1])
     with torch.no_grad():
-        room[: counts[process]] = rows[: counts[process]]
+        room[: len(own)] = own
     gathered = [torch.empty_like(room) for _ in counts]
     distributed.all_gather(gathered, room)
     found = [part[:count] for part, count in zip(gathered, counts, strict=True)]
-    if rows.requires_grad:
-        own = rows[: counts[process]].clone()
-        own.register_hook(lambda gradient: gradient * processes)  # type: ignore[no-untyped-call]
-        found[process] = own
-    return found
+    if vectors.requires_grad:
+        own = own.clone()
+        own.register_hook(lambda gradient: gradient * share.processes)  # type: ignore[no-untyped-call]
+        found[share.process] = own
+    return torch.cat(found)
 
 
 def average_gradients(module: nn.Module, processes: int) -> None:
@@ -88,15 +89,3 @@ def gather_objects(value: T, share: Share) -> list[T]:
     found: list[T | None] = [None] * share.processes
     distributed.all_gather_object(found, value)
     return [one for one in found if one is not None]
-
-
-def gather_step(vectors: Tensor, rows: int, share: Share) -> Tensor:
-    """Return the vectors (rows, d) of a whole step in the order of its rows; see :func:`gather_rows`.
-
-    Args:
-        vectors: shape (n, d); this process's.
-        rows: rows of the step, over all processes.
-        share: this process's part of it.
-    """
-    counts = [Share(process, share.processes).of(rows)[1] for process in range(share.processes)]
-    return torch.cat(gather_rows(vectors, counts))

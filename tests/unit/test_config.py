@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import yaml
 
-import distill
 from distill.config.base import keys
 from distill.config.finetune import FinetuneConfig
 from distill.config.models import RunConfig
@@ -161,12 +160,6 @@ def test_a_run_is_evaluated_about_twenty_times():
     assert config(**{"training.max_steps": 46}).resolved(200_000).evaluation.every == 12
 
 
-def test_several_teachers_are_a_list_and_one_is_a_word():
-    assert config(teacher="a").teacher == "a"
-    found = config(teacher=["a", "b"], teacher_weights=[1, 0.5])
-    assert (found.teacher, found.teacher_weights) == (["a", "b"], [1.0, 0.5])
-
-
 @pytest.mark.parametrize(
     ("options", "key"),
     [
@@ -192,13 +185,6 @@ def test_keywords_are_short_names_keys_or_groups():
         "cache": "c",
     }
     assert full_key(RunConfig, "loss.tau") == "loss.tau"
-
-
-@pytest.mark.parametrize(("keyword", "near"), [("epoch", "epochs"), ("batchsize", "batch_size")])
-def test_an_unknown_keyword_is_refused_with_the_nearest(keyword, near):
-    with pytest.raises(ConfigError, match=near) as caught:
-        distill.run("./cache", **{keyword: 3})
-    assert caught.value.key == keyword
 
 
 # Changes of a setting, and whether another run comes out.
@@ -234,12 +220,3 @@ def test_only_settings_that_affect_the_result_are_in_the_identity(model, change,
     base = {"cache": "c"} if model is RunConfig else {"start": "m", "triples": "t.tsv"}
     before, after = (load_config(model, options={**base, **more}).identity_digest() for more in ({}, change))
     assert (before != after) is differs
-
-
-def test_content_takes_the_place_of_names_in_the_identity():
-    content = {"corpus": "d1", "teacher": ["t1"], "evaluation.data": "d2"}
-    one = config(corpus="a", teacher="b", **{"evaluation.data": "x.tsv"})
-    other = config(corpus="c", teacher="d", **{"evaluation.data": "y.tsv"})
-    assert one.identity_digest(content) == other.identity_digest(content)
-    assert one.identity(content)["evaluation"]["data"] == "d2"
-    assert one.identity_digest(content) != one.identity_digest({**content, "corpus": "d3"})
