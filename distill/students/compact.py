@@ -71,7 +71,8 @@ def build_compact(
 
     first = transformer_of(teacher.model)
     source, tokenizer = first.model, first.tokenizer
-    chosen = parse_layers(layers or str(source.config.num_hidden_layers), source.config.num_hidden_layers)
+    total = source.config.num_hidden_layers
+    chosen = list(range(total)) if layers is None else parse_layers(layers, total)
     own = electra_config(source.config, e, len(chosen))
     block = read_block(source)
     full = own.intermediate_size

@@ -8,7 +8,6 @@ alias. A kind is one of :data:`KINDS`, or a function outside the package: ``MODU
 from __future__ import annotations
 
 import difflib
-import importlib.util
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from distill.config.base import PositiveInt
 from distill.errors import StudentError
-from distill.plugins import load_object
+from distill.plugins import is_plugin, load_object
 
 if TYPE_CHECKING:
     import numpy as np
@@ -150,20 +149,13 @@ def parse_spec(text: str) -> StudentSpec:
         form = KINDS[kind].form
     else:
         name, _, rest = argument.partition(":")
-        if not name.isidentifier() or not (kind.endswith(".py") or _is_module(kind)):
+        if not is_plugin(f"{kind}:{name}"):
             near = difflib.get_close_matches(kind, KINDS, n=1)
             hint = f"did you mean {near[0]}?" if near else f"write one of {', '.join(KINDS)}"
             raise StudentError(f"no kind {kind!r}; {hint}")
         function, form = load_object(kind, name, StudentError), f"{kind}:{name}:KEY=VALUE"
         kind, argument = f"{kind}:{name}", rest
     return StudentSpec(kind, argument, _parse_values(argument, function, form), function)
-
-
-def _is_module(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):
-        return False
 
 
 def _parse_values(argument: str, function: Callable[..., Any], form: str) -> dict[str, Any]:
