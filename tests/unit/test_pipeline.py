@@ -13,6 +13,7 @@ import yaml
 from click.testing import CliRunner
 from distill_helpers import HELD_OUT, TEXTS
 from flat_build import build
+from suite_helpers import write_pairs, write_tsv
 
 import distill.export
 import embedcache.building.build
@@ -38,13 +39,10 @@ def write(folder: Path, steps: dict[str, Any]) -> Path:
 def steps(tmp_path, teacher_folder) -> dict[str, Any]:
     """A whole pipeline over a tiny teacher, with all the files it reads."""
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS[:120]) + "\n", encoding="utf-8")
-    rows = [f"a\t{number % 5}\t{TEXTS[number]}\t{TEXTS[number + 7]}" for number in range(30)]
     (tmp_path / "sts").mkdir()
-    text = "\n".join(["subset\tscore\tsentence1\tsentence2", *rows, ""])
-    (tmp_path / "sts" / "stsb_test.tsv").write_text(text, encoding="utf-8")
-    triples = ["\t".join(TEXTS[number : number + 3]) for number in range(60)]
-    text = "\n".join(["anchor\tpositive\tnegative", *triples, ""])
-    (tmp_path / "triples.tsv").write_text(text, encoding="utf-8")
+    write_pairs(tmp_path / "sts" / "stsb_test.tsv")
+    triples = [TEXTS[number : number + 3] for number in range(60)]
+    write_tsv(tmp_path / "triples.tsv", "anchor positive negative", triples)
     shutil.copytree(teacher_folder, tmp_path / "teacher")
     teacher = {"teacher": "teacher", "device": "cpu", "compute_dtype": "float32"}
     return {
@@ -111,8 +109,7 @@ def test_what_has_not_changed_is_skipped_and_what_has_is_done(tmp_path, steps, e
     assert done(file) == {**SKIPPED, "finetune": "done", "eval": "done", "export": "done"}
 
     # The content of files counts, and outputs that are gone are made again.
-    with (tmp_path / "sts" / "stsb_test.tsv").open("a", encoding="utf-8") as pairs:
-        pairs.write(f"a\t3\t{TEXTS[50]}\t{TEXTS[60]}\n")
+    write_pairs(tmp_path / "sts" / "stsb_test.tsv", count=21)
     assert done(file) == {**SKIPPED, "eval": "done"}
     (out / "eval-sts.json").unlink()
     assert done(file) == {**SKIPPED, "eval": "done"}

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
-from distill_helpers import HELD_OUT, TEXTS
+from distill_helpers import HELD_OUT
+from suite_helpers import write_pairs
 
 from distill import sweep as module
 from distill.cli.main import cli
@@ -160,9 +161,7 @@ def test_what_runs_would_fail_of_is_told_before_the_first(built_cache, tmp_path,
 @pytest.fixture(scope="module")
 def swept(built_cache, tmp_path_factory):
     out, data = tmp_path_factory.mktemp("sweep"), tmp_path_factory.mktemp("data")
-    rows = [f"a\t{number % 5}\t{TEXTS[number]}\t{TEXTS[number + 7]}" for number in range(40)]
-    text = "\n".join(["subset\tscore\tsentence1\tsentence2", *rows, ""])
-    (data / "stsb_test.tsv").write_text(text, encoding="utf-8")
+    write_pairs(data / "stsb_test.tsv")
     return out, run_sweep(sweep_of(built_cache, "loss=l2,mse", "seed=0,1"), out, suite="sts", data=data)
 
 
