@@ -15,6 +15,7 @@ from typing import Any
 
 import building
 import forks
+import numpy as np
 import pytest
 from building import write_lines
 
@@ -22,6 +23,7 @@ from embedcache import share
 from embedcache.cache import Cache
 from embedcache.fsio import canonical_json
 from embedcache.share.manifest import digest_in, is_manifest_name, manifest_name, parse_manifest
+from embedcache.share.mirror import Mirror
 from embedcache.teacher.load import Teacher
 from embedcache.testing import FakeEncoder, fake_teacher, sentences
 
@@ -209,3 +211,16 @@ def _run(
     done = getattr(share, command)(*arguments, **settings)
     if report is not None:
         report.write_text(str(done.sent))
+
+
+def gather_windows(remote: str, folder: Path, limit: int, seed: int) -> None:
+    """Read the rows of two shards at a time through a mirror, and see that a row never changes."""
+    with Mirror.open(remote, folder, limit=limit) as mirror:
+        store: Any = mirror.store(mirror.cache.teacher().contract)
+        generator, first = np.random.default_rng(seed), dict[int, Any]()
+        for _ in range(10):
+            shards = generator.choice(12, 2, replace=False)
+            store.want(shards[:1].tolist(), shards[1:].tolist())
+            rows = np.flatnonzero(np.isin(store.shards_at(np.arange(600)), shards))
+            for row, vector in zip(rows.tolist(), store.gather(rows), strict=True):
+                assert np.array_equal(first.setdefault(row, vector), vector)

@@ -314,14 +314,13 @@ def test_http_is_read_and_never_written(cache: Path, tmp_path: Path) -> None:
 def test_hf_is_read(cache: Path, tmp_path: Path) -> None:
     push(cache, str(tmp_path / "hub" / "datasets" / "team" / "data" / "remote"))
     remote = "hf://datasets/team/data/remote"
-    program = "import sys; from embedcache.share import pull; pull(*sys.argv[1:])"
+    program = "import sys; from embedcache.share import pull; pull(*sys.argv[1:3]); pull('none', sys.argv[3])"
     with hub_server(tmp_path / "hub") as url:
         # The client reads where its hub is when it is imported.
         environment = {**os.environ, "HF_ENDPOINT": url, "HF_HUB_DISABLE_XET": "1"}
-        words = [sys.executable, "-c", program, str(tmp_path / "there"), remote]
-        subprocess.run(words, check=True, env=environment)
-        assert content(tmp_path / "there") == content(cache)
-        ended = subprocess.run([*words[:-1], f"{remote}s"], env=environment, capture_output=True, text=True)
+        words = [sys.executable, "-c", program, str(tmp_path / "there"), remote, f"{remote}s"]
+        ended = subprocess.run(words, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert content(tmp_path / "there") == content(cache)
     assert "no remote there" in ended.stderr
     with pytest.raises(InputError, match="read-only"):
         push(cache, remote)

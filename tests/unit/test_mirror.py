@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import forks
 import numpy as np
 import pytest
 from damage import flip_middle
 from distill_helpers import build
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from processes import run_together
-from sharing import edit, manifests_of
+from sharing import edit, gather_windows, manifests_of
 from streaming_helpers import pushed, shard_bytes, shard_size, slow_down
 
 from embedcache.cache import Cache
@@ -194,31 +194,14 @@ def test_shards_stay_under_the_limit_while_windows_move(source, remote, tmp_path
     assert len(fetched) == len({*fetched}) == 12
 
 
-_GATHER = """
-import sys
-import numpy as np
-from embedcache.share.mirror import Mirror
-
-remote, folder, limit, seed = sys.argv[1:]
-print("ready", flush=True)
-sys.stdin.readline()
-with Mirror.open(remote, folder, limit=int(limit)) as mirror:
-    store = mirror.store(mirror.cache.teacher().contract)
-    generator = np.random.default_rng(int(seed))
-    first = {}
-    for turn in range(10):
-        shards = generator.choice(12, 2, replace=False)
-        store.want(shards[:1].tolist(), shards[1:].tolist())
-        rows = np.flatnonzero(np.isin(store.shards_at(np.arange(600)), shards))
-        for row, vector in zip(rows.tolist(), store.gather(rows), strict=True):
-            assert np.array_equal(first.setdefault(row, vector), vector)
-"""
-
-
 def test_processes_share_a_mirror_and_its_limit(remote, tmp_path, size):
     """Each needs two shards at a time and together they may keep three: they take turns."""
     with polled(tmp_path / "mirror") as seen:
-        run_together(_GATHER, *([remote, str(tmp_path / "mirror"), str(size(3.2)), str(n)] for n in range(2)))
+        words = (remote, tmp_path / "mirror", size(3.2))
+        children = [forks.start(gather_windows, *words, seed) for seed in range(2)]
+        for child in children:
+            child.join(300)
+            assert child.exitcode == 0
     assert size(2) < max(seen) <= size(3.2)
     assert not list((tmp_path / "mirror").rglob(".tmp-*"))
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from building import rows_encoded, write_lines
 from flat_build import build
-from processes import run_together
+from forks import preload, start
 
 from embedcache.cache import Cache
 from embedcache.errors import InputError
@@ -20,17 +19,12 @@ from embedcache.verify import verify
 TEXTS = sentences(1000, seed=3)
 ENCODER = FakeEncoder(fake_teacher(16))
 PARTS = [f"{number}/3" for number in (1, 2, 3)]
-PROGRAM = """
-import sys
-sys.path[:0] = sys.argv[1].split(":")
-from pathlib import Path
-from flat_build import build
-from embedcache.testing import FakeEncoder, fake_teacher
-print("ready", flush=True)
-input()
-encoder = FakeEncoder(fake_teacher(16))
-build(Path(sys.argv[2]), teacher=encoder, cache=sys.argv[3], part=sys.argv[4], shard_rows=64)
-"""
+
+preload("flat_build")
+
+
+def build_part(source: Path, cache: Path, part: str) -> None:
+    build(source, teacher=ENCODER, cache=cache, part=part, shard_rows=64)
 
 
 @pytest.fixture
@@ -46,8 +40,10 @@ def whole(tmp_path: Path, source: Path) -> Cache:
 def test_parts_of_three_processes_into_one_folder_are_one_build(
     tmp_path: Path, source: Path, whole: Cache
 ) -> None:
-    words = [[":".join(sys.path), str(source), str(tmp_path / "cache"), part] for part in PARTS]
-    run_together(PROGRAM, *words)
+    children = [start(build_part, source, tmp_path / "cache", part) for part in PARTS]
+    for child in children:
+        child.join(300)
+        assert child.exitcode == 0
     assert not verify(tmp_path / "cache").damage
     again = build(source, teacher=ENCODER, cache=tmp_path / "cache")
     assert rows_encoded(again) == 0
