@@ -297,22 +297,26 @@ def _open_cached(spec: str, device: str, compute_dtype: str) -> Model:
             model.notes.append(f"vectors of {entry.name} are not kept in {folder}: {error}")
             return encoder().encode(texts).vectors
 
-    codec = opened.store(entry.contract).codec_name
-    lossy = "" if codec.startswith("float") else f" {codec}"
-    model.encoder, model.identity = encode, lambda: f"contract {entry.contract.id}{lossy}"
-    model.recall = partial(recall_from, opened, entry)
+    model.encoder = encode
+    recall_from(opened, entry, model)
     return model
 
 
-def recall_from(opened: Cache, entry: CachedTeacher, texts: Sequence[str]) -> dict[str, Vectors]:
-    """Return the vectors that a cache holds, by text."""
+def recall_from(opened: Cache, entry: CachedTeacher, model: Model) -> None:
+    """Take a teacher's vectors from a cache where it holds them; a lossy codec is part of the identity."""
     from embedcache.keys import key_array
 
-    store = opened.store(entry.contract)
-    places = store.locate(key_array(texts))
-    held = np.flatnonzero(places >= 0)
-    vectors = store.vectors(places[held])
-    return {texts[row]: vector for row, vector in zip(held.tolist(), vectors, strict=True)}
+    codec = opened.store(entry.contract).codec_name
+    lossy = "" if codec.startswith("float") else f" {codec}"
+
+    def recall(texts: Sequence[str]) -> dict[str, Vectors]:
+        store = opened.store(entry.contract)
+        places = store.locate(key_array(texts))
+        held = np.flatnonzero(places >= 0)
+        vectors = store.vectors(places[held])
+        return {texts[row]: vector for row, vector in zip(held.tolist(), vectors, strict=True)}
+
+    model.recall, model.identity = recall, lambda: f"contract {entry.contract.id}{lossy}"
 
 
 def _local_folder(spec: str) -> Path | None:

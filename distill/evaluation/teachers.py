@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 from distill.evaluation.models import Model, Spec, Vectors, open_by_contract, open_model, recall_from
@@ -73,7 +73,7 @@ def run_teacher(
     return Model(
         " + ".join(part.name for part in parts),
         lambda texts: combination.apply([part.encode(texts) for part in parts]),
-        identity=lambda: f"targets {digest} {' '.join(one.contract_id for one in record.teachers)}",
+        identity=lambda: f"targets {digest} {' '.join(str(part.identity()) for part in parts)}",
         parts=parts,
         notes=[
             f"the teacher is the run's targets, made of vectors of {shares}",
@@ -93,10 +93,14 @@ def with_cache(model: Model, folder: str | Path) -> Model:
     import embedcache
     from embedcache.live import refuse_changed_server
 
+    for part in model.parts:
+        with_cache(part, folder)
+    if model.parts:
+        return model
     contract = model.contract()
     opened = embedcache.open(folder)
     entry = opened.teacher(model.name if contract is None else contract.id)
-    model.recall = partial(recall_from, opened, entry)
+    recall_from(opened, entry, model)
     if entry.contract.is_served:
         encode = model.encoder
 

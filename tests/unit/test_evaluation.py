@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import flat_build
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -29,6 +30,7 @@ from distill.evaluation.result import (
     SuiteResult,
 )
 from distill.evaluation.task import get_suite, suites
+from distill.evaluation.teachers import with_cache
 from distill.layout import HELD_OUT
 from distill.record import CorpusRecord, RunRecord, TeacherRecord
 from embedcache.errors import ContractMismatchError
@@ -264,6 +266,17 @@ def test_a_cached_teacher_stores_what_it_encodes(tmp_path: Path, tiny_teacher: P
     second = open_model(f"cache:{tmp_path / 'c'}#tiny")
     assert evaluate(second, data=data)["tiny"] == figures["tiny"]
     assert (second.encoded, second.recalled) == (0, first.encoded)
+
+
+def test_vectors_of_a_lossy_codec_are_not_kept_as_the_teachers_own(
+    tmp_path: Path, tiny_teacher: Path
+) -> None:
+    (tmp_path / "t.txt").write_text("a\nb\n")
+    own = open_model(tiny_teacher).identity()
+    for codec, expected in (("float16", own), ("int8", f"{own} int8")):
+        flat_build.build(tmp_path / "t.txt", teacher=tiny_teacher, cache=tmp_path / codec, codec=codec)
+        found = with_cache(open_model(tiny_teacher), tmp_path / codec)
+        assert found.identity() == open_model(f"cache:{tmp_path / codec}").identity() == expected
 
 
 @pytest.fixture(scope="module")

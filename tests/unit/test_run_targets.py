@@ -90,7 +90,7 @@ def test_fidelity_is_to_the_combined_targets(combined, two_teachers):
     assert cosine(result) == pytest.approx(expected, abs=1e-5)
 
 
-def test_without_the_cache_the_teachers_themselves_are_combined(combined, tmp_path):
+def test_without_the_cache_the_teachers_themselves_are_combined(combined, two_teachers, tmp_path):
     cached = distill.evaluate(combined.folder, suite="fidelity", device="cpu").to_json()
     elsewhere = tmp_path / "both"
     shutil.copytree(combined.folder, elsewhere)
@@ -99,6 +99,8 @@ def test_without_the_cache_the_teachers_themselves_are_combined(combined, tmp_pa
     live = distill.evaluate(elsewhere, suite="fidelity", device="cpu").to_json()
     assert cosine(live) == pytest.approx(cosine(cached), abs=1e-4)
     assert live["models"][0]["parameters"] > live["models"][1]["parameters"]
+    given = distill.evaluate(elsewhere, suite="fidelity", device="cpu", cache=two_teachers).to_json()
+    assert cosine(given) == cosine(cached)
 
 
 def test_a_run_that_lost_its_targets_file_says_so(combined, tmp_path):
