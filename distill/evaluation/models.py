@@ -154,26 +154,38 @@ class Model:
 Spec: TypeAlias = str | Path | Model
 
 
-def open_models(models: Sequence[Spec] | Spec, device: str, compute_dtype: str) -> list[Model]:
-    """Return the models that are named, and all runs below a folder; errors as :func:`open_model`."""
+def open_models(
+    models: Sequence[Spec] | Spec, notes: list[str], device: str, compute_dtype: str
+) -> list[Model]:
+    """Return the models that are named, and the finished runs below a folder; errors as :func:`open_model`."""
     specs = [models] if isinstance(models, str | Path | Model) else list(models)
     opened = []
-    for spec in (each for given in specs for each in _expand(given)):
+    for spec in (each for given in specs for each in _expand(given, notes)):
         model = open_model(spec, device=device, compute_dtype=compute_dtype)
         model.spec = model.name if isinstance(spec, Model) else str(spec)
         opened.append(model)
     if not opened:
-        raise DataError("no model to evaluate; name at least one")
+        raise DataError("; ".join(["no model to evaluate", *notes]))
     return opened
 
 
-def _expand(spec: Spec) -> Iterable[Spec]:
-    """Return the runs below a folder that holds no model."""
+def _expand(spec: Spec, notes: list[str]) -> Iterable[Spec]:
+    """Return the finished runs below a folder that holds no model."""
     if isinstance(spec, Model) or str(spec).startswith(CACHE_PREFIX) or run_folder(spec) is not None:
         return [spec]
     folder = Path(spec).expanduser()
     is_model = any((folder / name).exists() for name in ("config.json", "modules.json", "onnx"))
-    return [spec] if is_model or not any(folder.glob(f"*/**/{RECORD}")) else find_runs(folder)
+    if is_model or not any(folder.glob(f"*/**/{RECORD}")):
+        return [spec]
+    runs = find_runs(folder)
+    unfinished = [run for run in runs if not (run / BEST).is_dir() or _is_unfinished(run)]
+    notes += [f"{run} left out: not finished" for run in unfinished]
+    return [run for run in runs if run not in unfinished]
+
+
+def _is_unfinished(run: Path) -> bool:
+    record = read_record(run)
+    return record is not None and not record.is_finished
 
 
 def open_model(spec: Spec, *, device: str = "auto", compute_dtype: str = "float32") -> Model:
@@ -202,6 +214,8 @@ def open_model(spec: Spec, *, device: str = "auto", compute_dtype: str = "float3
         model.name, model.run, model.identity = run.name, run, partial(_weights_identity, run / BEST)
         model.in_target_space = record is None or record.in_target_space
         model.parameters = None if record is None else record.parameters
+        if _is_unfinished(run):
+            model.notes.append(f"{run.name} is not finished: its figures are of the best checkpoint so far")
         return model
     if (graph := _find_graph(Path(spec).expanduser())) is not None:
         return _open_onnx(graph, device, compute_dtype)

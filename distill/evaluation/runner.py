@@ -59,7 +59,7 @@ def evaluate_suites(
     """Evaluate one or more models on several suites.
 
     Args:
-        models: run folders, folders with runs below them, sentence-transformers folders, ONNX exports, hub
+        models: run folders, folders with finished runs below them, sentence-transformers folders, ONNX exports, hub
             ids, aliases, ``cache:FOLDER#TEACHER`` or :class:`distill.evaluation.models.Model`.
         suites: names of suites; None: every suite that finds its files in ``data``, but for those that run on
             request only.
@@ -85,7 +85,7 @@ def evaluate_suites(
         EmbedCacheError: if a cache that was named cannot be used.
     """
     notes: list[str] = []
-    opened = open_models(models, device, compute_dtype)
+    opened = open_models(models, notes, device, compute_dtype)
     beside = None
     if beside_teacher or teacher is not None:
         beside = find_teacher(opened, teacher, notes, device, compute_dtype)

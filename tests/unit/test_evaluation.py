@@ -32,7 +32,7 @@ from distill.evaluation.result import (
 from distill.evaluation.task import get_suite, suites
 from distill.evaluation.teachers import with_cache
 from distill.layout import HELD_OUT
-from distill.record import CorpusRecord, RunRecord, TeacherRecord
+from distill.record import CorpusRecord, RunRecord, TeacherRecord, read_record
 from embedcache.errors import ContractMismatchError
 
 pytest_plugins = ["distill_fixtures"]
@@ -320,6 +320,23 @@ def test_a_folder_of_runs_is_evaluated_beside_the_teacher_and_compared(runs: Pat
     (row,) = pair["suites"]["sts"]
     assert row["difference"] == pytest.approx(students[0]["average"] - students[1]["average"])
     assert command("compare", runs / "mse-seed0", runs / "mse-seed1").count(f"{row['a']:.2f}")
+
+
+def test_an_unfinished_run_is_left_out_of_a_folder_and_marked_if_it_is_named(
+    runs: Path, texts_data: Path, tmp_path: Path
+) -> None:
+    for name in ("mse-seed0", "cut"):
+        shutil.copytree(runs / "mse-seed0", tmp_path / "all" / name)
+    record = read_record(tmp_path / "all" / "cut")
+    record.model_copy(update={"result": None}).write(tmp_path / "all" / "cut")
+    found = evaluate(tmp_path / "all", data=texts_data, beside_teacher=False)
+    assert [facts.name for facts, _ in found.models] == ["mse-seed0"]
+    assert any("cut left out: not finished" in note for note in found.notes)
+    named = evaluate(tmp_path / "all" / "cut", data=texts_data, beside_teacher=False)
+    assert any("cut is not finished" in note for note in named.notes)
+    shutil.rmtree(tmp_path / "all" / "mse-seed0")
+    with pytest.raises(DataError, match=r"no model to evaluate; .*cut left out"):
+        evaluate(tmp_path / "all", data=texts_data)
 
 
 def test_an_export_is_evaluated_as_the_model_it_was_made_of(
