@@ -39,7 +39,7 @@ class Score:
         mean: the mean.
         std: sample standard deviation (n - 1); None of a single run.
         n: number of runs.
-        interval: 95 % confidence interval; of several runs the means of both ends; None where one has none.
+        interval: 95 % confidence interval of a single run; None of several, whose spread is ``std``.
         measure: name of the measure, ``spearman`` for example.
         items: number of items; None where not known.
         others: further measures of the same items: name -> mean.
@@ -60,7 +60,6 @@ class Score:
         if not found:
             return None
         values = [figure.value for figure in found]
-        ends = [figure.interval for figure in found if figure.interval is not None]
         others: dict[str, list[float]] = defaultdict(list)
         for figure in found:
             for name, value in figure.others.items():
@@ -69,7 +68,7 @@ class Score:
             statistics.fmean(values),
             statistics.stdev(values) if len(values) > 1 else None,
             len(values),
-            tuple(map(statistics.fmean, zip(*ends, strict=True))) if len(ends) == len(found) else None,  # type: ignore[arg-type]
+            found[0].interval if len(found) == 1 else None,
             found[0].measure,
             found[0].items,
             {name: statistics.fmean(several) for name, several in others.items()},
