@@ -6,6 +6,7 @@ evaluated on the same items with the same settings are shown; rows name what was
 
 from __future__ import annotations
 
+import json
 import re
 import statistics
 from collections import Counter, defaultdict
@@ -269,10 +270,12 @@ def _leave_out_others(suite: str, runs: Sequence[_Run]) -> None:
 
 def _basis(kept: Kept) -> str:
     """Return data, settings, items and machine, which are equal of all figures that can be compared."""
+    settings = json.loads(kept.key.get("settings", "{}"))
+    settings = {name: value for name, value in settings.items() if name not in ("draws", "draws_seed")}
     _, result = kept.scored
     items = [(name, one.items) for name, one in result.figures.items()]
     machine = [result.settings.get(name) for name in ("processor", "threads")]
-    return str([items, kept.key.get("data"), kept.key.get("settings"), machine])
+    return str([items, kept.key.get("data"), settings, machine])
 
 
 def _student(name: str, group: Sequence[_Run]) -> Row:

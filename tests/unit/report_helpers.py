@@ -35,6 +35,7 @@ def make_run(
     parameters: int = 4_435_456,
     recipe: str | None = None,
     size: int = 120_000,
+    draws: int = 1000,
     **settings: Any,
 ) -> Path:
     """A run of ten steps, evaluated on the STS sets given."""
@@ -84,7 +85,7 @@ def make_run(
         "".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8"
     )
     if sets is not None:
-        keep(folder, "sts", sts(sets, facts), None if teacher_sets is None else sts(teacher_sets), parameters)
+        keep(folder, "sts", sts(sets, facts), None if teacher_sets is None else sts(teacher_sets), parameters, draws)
     return folder
 
 
@@ -109,6 +110,7 @@ def keep(
     model: SuiteResult,
     teacher: SuiteResult | None,
     parameters: int = 4_435_456,
+    draws: int = 1000,
 ) -> None:
     """Keep an evaluation in the run's folder, as ``distill eval`` does."""
     models = [(ModelFacts(folder.name, "student", parameters, parameters * 4e-6, 128), model)]
@@ -119,7 +121,8 @@ def keep(
             share = 100 * model.average / teacher.average
             intervals[folder.name] = (share - 0.2, share + 0.2)
     evaluation = Evaluation(suite, tuple(models), "minilm-l6" if teacher else None, (), intervals)
-    key = {"data": "d", "model": str(open_model(folder).identity()), "settings": "{}", "version": "1"}
+    settings = json.dumps({"compute_dtype": "float32", "draws": draws})
+    key = {"data": "d", "model": str(open_model(folder).identity()), "settings": settings, "version": "1"}
     write_kept(folder, Kept(key, evaluation))
 
 

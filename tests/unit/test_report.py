@@ -52,7 +52,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
     (make_run(place / "damaged", tau=4, sets=SETS) / "eval-sts.json").write_text("{", encoding="utf-8")
     run = make_run(place / "weights", tau=5, sets=SETS)
     (run / "best" / "model.safetensors").write_bytes(b"other weights")
-    return rows([place, make_run(place.parent / "elsewhere", tau=6, sets=SETS)])
+    return rows([place, make_run(place.parent / "elsewhere", tau=6, sets=SETS, draws=0)])
 
 
 def named(found: list[Row], name: str) -> Row:
