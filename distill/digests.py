@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from distill.layout import BEST, KNOWLEDGE_BASE
@@ -38,14 +38,6 @@ def model_digest(spec: str) -> str | None:
     return None if run is None and not folder.is_dir() else folder_digest(folder)
 
 
-def data_files(data: Path | None) -> list[Path]:
-    """Return the files that evaluation data consists of, sorted by name."""
-    if data is None:
-        return []
-    found = data.glob("*.tsv*") if data.is_dir() else [data]
-    return sorted(path for path in found if path.is_file())
-
-
 def files_digest(files: Iterable[Path], name: str = "", known: dict[Path, str] | None = None) -> str:
     """Return a digest of ``name`` and of files, by their names and content.
 
@@ -60,13 +52,4 @@ def files_digest(files: Iterable[Path], name: str = "", known: dict[Path, str] |
         if path not in known:
             known[path] = sha256_file(path)
         whole.update(f"\n{path.name} {known[path]}".encode())
-    return whole.hexdigest()
-
-
-def items_digest(items: Iterable[Sequence[str]]) -> str:
-    """Return a digest of test items, each of which has one text or more; their order counts."""
-    whole = hashlib.sha256()
-    for item in items:
-        parts = "".join(f" {len(text)} {text}" for text in item)
-        whole.update(f"{len(item)}{parts}\n".encode(errors="surrogatepass"))
     return whole.hexdigest()

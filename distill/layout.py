@@ -21,9 +21,6 @@ HELD_OUT = "held_out.txt"
 TARGETS = "targets.safetensors"
 """The combination of the targets, unless they are one teacher's vectors as stored."""
 
-IN_TARGET_SPACE = "in_target_space"
-"""Key of the record: True if the student's vectors are comparable with its targets, number by number."""
-
 CHECKPOINT = "checkpoint.safetensors"
 """The state that an unfinished run resumes from."""
 

@@ -75,15 +75,6 @@ def make_config(model: type[C], values: Mapping[str, Any]) -> C:
         raise ConfigError.joined(problems) from None
 
 
-def find_problems(model: type[BaseModel], values: Mapping[str, Any]) -> list[ConfigError]:
-    """Return what is wrong with ``values`` as a configuration, an error for each problem."""
-    try:
-        make_config(model, values)
-    except ConfigError as error:
-        return list(error.problems or (error,))
-    return []
-
-
 def over_recipe(recipe: Mapping[str, Any], values: Mapping[str, Any]) -> Settings:
     """Return the settings of a recipe with ``values`` laid over them.
 

@@ -92,7 +92,7 @@ def fidelity(encode: Encode, data: Path, options: SuiteOptions) -> SuiteResult:
             f"{len(sentences)} sentences are few for stable figures; give {_FEW} or more with --data"
         )
     if not alike:
-        notes.append("no cosine to the teacher: the head that vectors were compared behind is not part of it")
+        notes.append("no cosine to the teacher: the student was saved without its projection head")
     elif "cosine_mean" not in figures:
         notes.append(f"no cosine to the teacher: vectors are {vectors.shape[1]} and {teacher.shape[1]} wide")
     settings = {"data": str(data), "sentences": len(sentences), "seed": options.seed}
