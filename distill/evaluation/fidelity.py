@@ -59,12 +59,11 @@ def compare_vectors(
         sample = np.sort(np.random.default_rng(seed).choice(rows, SAMPLE, replace=False))
     unit = [unit_rows(vectors[sample]) for vectors in (student, teacher)]
     similarities = [vectors @ vectors.T for vectors in unit]
-    figure, outcomes = _similarity_spearman(*similarities)
     count = len(sample)
+    # No intervals: sentences share pairs and neighbours, and draws of sentences would give too narrow ones.
     found["similarity_spearman"] = Figure(
-        figure, "spearman of similarities", items=count, outcomes=Outcomes(outcomes)
+        _similarity_spearman(*similarities), "spearman of similarities", items=count
     )
-    # No interval of neighbours: sentences share them, and draws of sentences would give too narrow a one.
     common = _nearest(similarities[0]) & _nearest(similarities[1])
     overlap = 100 * float((common.sum(axis=1) / _neighbours(count)).mean())
     found["neighbour_overlap"] = Figure(overlap, "% of neighbours in common", items=count)
@@ -123,11 +122,9 @@ def read_sentences(data: Path, options: SuiteOptions) -> tuple[list[str], list[s
     return texts, [f"rows skipped: {skipped}"] if skipped else []
 
 
-def _similarity_spearman(
-    student: NDArray[np.float64], teacher: NDArray[np.float64]
-) -> tuple[float, NDArray[np.float64]]:
-    """Return Spearman's correlation of two matrices of similarities, and (n,) the part of each sentence."""
-    from scipy.stats import rankdata, spearmanr
+def _similarity_spearman(student: NDArray[np.float64], teacher: NDArray[np.float64]) -> float:
+    """Return Spearman's correlation of two matrices of similarities, times 100."""
+    from scipy.stats import spearmanr
 
     above_diagonal = np.triu_indices(len(teacher), 1)
     pairs = {"student": student[above_diagonal], "teacher": teacher[above_diagonal]}
@@ -136,23 +133,7 @@ def _similarity_spearman(
             raise DataError(
                 f"the {side} gives every sentence the same vector, so there is nothing to compare"
             )
-    figure = 100 * float(spearmanr(pairs["student"], pairs["teacher"]).statistic)
-    # Spearman's is 12 E[F G] - 3 of two grades, where F and G are themselves means over pairs: a pair takes
-    # part in the product and in the grades of all pairs that are no less similar.
-    grades = [rankdata(values) / len(values) for values in pairs.values()]
-    own = grades[0] * grades[1] + _mean_of_no_less(*grades) + _mean_of_no_less(*reversed(grades))
-    of_pairs = np.zeros_like(student)
-    of_pairs[above_diagonal] = own - own.mean()
-    parts = (of_pairs.sum(axis=0) + of_pairs.sum(axis=1)) / (len(student) - 1)
-    return figure, figure + 100 * 12 * 2 * (parts - parts.mean())
-
-
-def _mean_of_no_less(grades: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return for every item the sum of ``values`` over items whose grade is no less, by the number of all."""
-    order = np.argsort(-grades, kind="stable")
-    means = np.empty_like(values)
-    means[order] = np.cumsum(values[order]) / len(values)
-    return means
+    return 100 * float(spearmanr(pairs["student"], pairs["teacher"]).statistic)
 
 
 def _neighbours(rows: int) -> int:

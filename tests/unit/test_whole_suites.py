@@ -69,8 +69,6 @@ def test_fidelity_compares_similarities_and_neighbours_whatever_the_widths() -> 
     above = np.triu_indices(len(TEXTS), 1)
     figure = found["similarity_spearman"]
     assert figure.value == pytest.approx(100 * spearmanr(*(one[above] for one in similar)).statistic)
-    assert figure.outcomes is not None
-    assert figure.outcomes.values.mean() == pytest.approx(figure.value)
     # The first neighbour of a sentence is itself.
     nearest = [np.argsort(-one, axis=1)[:, 1:11] for one in similar]
     common = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(*nearest, strict=True)])
