@@ -115,7 +115,7 @@ class Row:
         megabytes: size of its weights in units of 10^6 bytes; None where not known.
         selection: score its checkpoints were chosen by, x100.
         suites: suite -> its figures.
-        paper: figure of the paper whose recipe it follows; None without one.
+        paper: figure of the paper whose recipe it was started with; None without one, or with sets missing.
         notes: what a reader must know of it: missing evaluations, selection on test pairs, contamination.
     """
 
@@ -306,6 +306,9 @@ def _student(name: str, group: Sequence[_Run]) -> Row:
         )
         for suite, kept in suites.items()
     }
+    paper = find_paper(record, first.folder) if record else None
+    if paper and any(kept.scored[1].missing for kept in suites.get(paper.about.suite or "", [])):
+        paper = None  # its average is over all sets
     best = first.folder / BEST
     return Row(
         name,
@@ -318,7 +321,7 @@ def _student(name: str, group: Sequence[_Run]) -> Row:
         megabytes=round(weight_bytes(best) / 1e6, 3) if best.is_dir() else None,
         selection=Score.over(run.selection for run in counted.values()),
         suites=scores,
-        paper=find_paper(record, first.folder, scores) if record else None,
+        paper=paper,
         notes=tuple(dict.fromkeys(notes)),
     )
 

@@ -6,15 +6,15 @@ import io
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from report_helpers import TEACHER_SETS, keep_latency, make_run, some_runs
+from report_helpers import TEACHER_SETS, keep, keep_latency, make_run, some_runs, sts
 from rich.console import Console
 
 from distill.cli.main import cli
-from distill.config.recipes import recipes
 from distill.errors import DataError
 from distill.report import Row, rows, writers
 from distill.report.charts import front, picture, read_curves
@@ -153,19 +153,19 @@ def test_what_holds_no_run_or_no_evaluation_is_refused(place, tmp_path):
     assert list(named(rows(place, ["geometry"]), "l2").suites) == ["geometry"]
 
 
-def test_the_recipe_of_the_run_wins_over_the_nearest(tmp_path, monkeypatch):
-    there = recipes()
-    like = there["congen/bert-tiny"]
-    near = like.model_copy(update={"name": "near/bert-tiny", "config": {**like.config, "optimizer": {}}})
-    monkeypatch.setattr("distill.report.paper.recipes", lambda: {**there, near.name: near})
+def test_a_papers_figure_is_of_the_recipe_that_the_run_was_started_with(tmp_path):
     for recipe, expected in (
-        (None, "near/bert-tiny"),
-        ("congen/bert-tiny", "congen/bert-tiny"),
-        ("congen/bert-mini", "near/bert-tiny"),  # another student's
-        ("gone/recipe", "near/bert-tiny"),
+        (None, False),
+        ("congen/bert-tiny", True),
+        ("congen/bert-mini", False),  # another student's
+        ("gone/recipe", False),
     ):
-        run = make_run(tmp_path / f"of-{recipe}".replace("/", "-"), loss="congen", recipe=recipe)
-        assert rows(run)[-1].paper.recipe == expected
+        run = make_run(tmp_path / f"of-{recipe}".replace("/", "-"), loss="congen", recipe=recipe, sets=SETS)
+        assert (rows(run)[-1].paper is not None) == expected
+    keep(run := make_run(tmp_path / "some", loss="congen", recipe="congen/bert-tiny"), "sts", sts(SETS), None)
+    assert rows(run)[-1].paper is not None
+    keep(run, "sts", replace(sts(SETS), missing=("sts12",)), None)
+    assert rows(run)[-1].paper is None
 
 
 def test_a_papers_figure_stands_with_the_settings_that_differ_beside_its_own_suite_alone(found, tmp_path):
@@ -176,7 +176,9 @@ def test_a_papers_figure_stands_with_the_settings_that_differ_beside_its_own_sui
     assert cells(found, "l2")["paper"] == "73.32"
     assert "training.epochs 1 (recipe 20)" in writers.markdown(found)
     assert named(found, "mse-cut").paper is None
-    other = rows(make_run(tmp_path / "r", loss="simtde", student="compact:e=64,layers=2", sets=SETS))
+    other = rows(
+        make_run(tmp_path / "r", loss="simtde", student="compact:e=64,layers=2", sets=SETS, recipe="simtde/entities-64")
+    )
     assert other[-1].paper.about.suite == "entities"
     assert not {"paper", "paper's retention"} & set(summary(other).columns)
     assert papers(other).cells[0][3] == "100.09 %"
