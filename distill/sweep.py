@@ -26,11 +26,13 @@ from distill.config.tree import flat
 from distill.device import cpu_threads, resolve_device
 from distill.digests import model_digest
 from distill.errors import ConfigError, DistillError
+from distill.evaluation.result import Figure
 from distill.evaluation.runner import evaluate
 from distill.evaluation.task import get_suite
 from distill.layout import BEST, CHECKPOINT, file_name
 from distill.losses.registry import get_loss
 from distill.record import RunRecord, digest_of, read_record
+from distill.report.rows import Score
 from distill.training.distillation import open_data, run_setting
 from distill.training.distributed import refuse_launcher
 from distill.training.folder import locked
@@ -293,9 +295,8 @@ def leaderboard(runs: Sequence[SweepRun]) -> list[dict[str, Any]]:
         finished = [run for run in group if run.status == "finished"]
         line: dict[str, Any] = {**group[0].varied, "runs": len(finished), "planned": len(group)}
         for name in ("dev", "suite", "retention"):
-            if values := [run.scores[name] for run in group if name in run.scores]:
-                std = statistics.stdev(values) if len(values) > 1 else None
-                line |= {name: statistics.fmean(values), f"{name}_std": std}
+            if score := Score.over(Figure(run.scores[name], name) for run in group if name in run.scores):
+                line |= {name: score.mean, f"{name}_std": score.std}
         line["parameters"] = next((run.record.parameters for run in finished if run.record), None)
         lines.append({**line, "chosen": group[0].chosen})
     return sorted(lines, key=lambda line: -line.get("dev", float("-inf")))

@@ -157,7 +157,7 @@ Spec: TypeAlias = str | Path | Model
 def open_models(
     models: Sequence[Spec] | Spec, notes: list[str], device: str, compute_dtype: str
 ) -> list[Model]:
-    """Return the models that are named, and the finished runs below a folder; errors as :func:`open_model`."""
+    """Return named models, and the finished runs below folders; errors as :func:`open_model`."""
     specs = [models] if isinstance(models, str | Path | Model) else list(models)
     opened = []
     for spec in (each for given in specs for each in _expand(given, notes)):

@@ -134,30 +134,6 @@ Scored: TypeAlias = tuple[ModelFacts, SuiteResult]
 
 
 @dataclass(frozen=True)
-class MeanOfSeeds:
-    """Mean, sample standard deviation (n - 1) and number of the figures of ``n`` runs."""
-
-    mean: float
-    std: float
-    n: int
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Figures over the seeds of a training.
-
-    Attributes:
-        name: what the models' names share.
-        models: their names.
-        figures: set (and ``average``, ``retention``) -> its mean and deviation.
-    """
-
-    name: str
-    models: tuple[str, ...]
-    figures: Mapping[str, MeanOfSeeds]
-
-
-@dataclass(frozen=True)
 class Evaluation:
     """Figures of one or more models on one suite.
 
@@ -167,7 +143,6 @@ class Evaluation:
         teacher: name of the teacher among ``models``; None if it was not evaluated.
         notes: one line each for what a reader must know beside the notes of the results.
         retention_intervals: model -> 95 % confidence interval of its retention.
-        over_seeds: spread of each group of models that differ by their seed alone.
     """
 
     suite: str
@@ -175,7 +150,6 @@ class Evaluation:
     teacher: str | None = None
     notes: tuple[str, ...] = ()
     retention_intervals: Mapping[str, Interval] = field(default_factory=dict)
-    over_seeds: tuple[Spread, ...] = ()
 
     def __getitem__(self, name: str) -> SuiteResult:
         """Return the result of the model called ``name``.
@@ -222,7 +196,6 @@ class Evaluation:
             "suite": self.suite,
             "teacher": self.teacher,
             "models": models,
-            "over_seeds": [asdict(spread) for spread in self.over_seeds],
             "notes": list(self.notes),
         }
 

@@ -59,8 +59,8 @@ def evaluate_suites(
     """Evaluate one or more models on several suites.
 
     Args:
-        models: run folders, folders with finished runs below them, sentence-transformers folders, ONNX exports, hub
-            ids, aliases, ``cache:FOLDER#TEACHER`` or :class:`distill.evaluation.models.Model`.
+        models: run folders, folders with finished runs below them, sentence-transformers folders, ONNX
+            exports, hub ids, aliases, ``cache:FOLDER#TEACHER`` or :class:`distill.evaluation.models.Model`.
         suites: names of suites; None: every suite that finds its files in ``data``, but for those that run on
             request only.
         data: folder of test files, or a file of sentences (``fidelity``; default: those the run held out).
@@ -302,7 +302,7 @@ class _Session:
             }
             known = {model: interval for model, interval in ends.items() if interval is not None}
             found = replace(found, retention_intervals=known)
-        return replace(found, over_seeds=stats.over_seeds(found))
+        return found
 
     def _key(self, suite: Suite, data: Path, identity: str) -> dict[str, str] | None:
         """Return all that decides the figures; None if something is unknown."""

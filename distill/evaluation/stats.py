@@ -1,4 +1,4 @@
-"""Confidence intervals, paired comparisons and spreads over seeds of evaluation figures.
+"""Confidence intervals and paired comparisons of evaluation figures.
 
 Items are drawn with replacement, as many as there are, and the figure is taken of every draw; the 95 %
 interval reaches from the 2.5th to the 97.5th percentile (Efron and Tibshirani, "An Introduction to the
@@ -12,30 +12,17 @@ and 0.5 s, because the items' order stays the same.
 
 from __future__ import annotations
 
-import re
-import statistics
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distill.errors import DataError
-from distill.evaluation.result import (
-    AVERAGE,
-    Evaluation,
-    Figure,
-    Interval,
-    MeanOfSeeds,
-    ModelFacts,
-    Outcomes,
-    Spread,
-    SuiteResult,
-)
+from distill.evaluation.result import AVERAGE, Figure, Interval, Outcomes, SuiteResult
 
 DRAWS = 1000
 """Draws of an interval."""
@@ -179,35 +166,6 @@ def _describe(result: SuiteResult) -> str:
 def _compared(label: str, measure: str, items: int, a: float, b: float, apart: Array) -> Comparison:
     p = p_value(apart)
     return Comparison(label, measure, items, a, b, percentiles(apart), p, p)
-
-
-def over_seeds(evaluation: Evaluation) -> tuple[Spread, ...]:
-    """Return the spread of each group of runs that differ by their seed alone; a seed counts once."""
-    groups: dict[str, dict[object, ModelFacts]] = {}
-    for facts, _ in evaluation.students:
-        if facts.setting is not None and facts.seed is not None:
-            groups.setdefault(facts.setting, {}).setdefault(facts.seed, facts)
-    return tuple(_spread_of(list(group.values()), evaluation) for group in groups.values() if len(group) > 1)
-
-
-def _spread_of(group: list[ModelFacts], evaluation: Evaluation) -> Spread:
-    names = [facts.name for facts in group]
-    values: dict[str, list[float]] = {}
-    for name in names:
-        result, retention = evaluation[name], evaluation.retention(name)
-        figures = dict(result.figures)
-        figures |= {AVERAGE: result.main} if result.headline == AVERAGE and result.main else {}
-        figures |= {"retention": retention} if retention else {}
-        for key, figure in figures.items():
-            values.setdefault(key, []).append(figure.value)
-    spreads = {
-        key: MeanOfSeeds(statistics.fmean(of), statistics.stdev(of), len(of))
-        for key, of in values.items()
-        if len(of) > 1
-    }
-    # Without the seed: of ``mse-seed0`` and ``mse/seed0`` alike ``mse``.
-    shared = re.sub(r"[-_. ]*(seed)?[-_. ]*\d+$", "", names[0]) or Path(group[0].run or names[0]).parent.name
-    return Spread(shared, tuple(names), spreads)
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:

@@ -22,7 +22,7 @@ def render(evaluations: Sequence[Evaluation]) -> RenderableType:
 
 
 def _figures(evaluation: Evaluation) -> Table:
-    """Return a row for each model, for its further measures, and for the mean over seeds; or columns."""
+    """Return a row, or a column, for each model and for its further measures."""
     sets: dict[str, str] = {}
     rows: list[tuple[str, Mapping[str, str]]] = []
     for facts, result in evaluation.models:
@@ -35,9 +35,6 @@ def _figures(evaluation: Evaluation) -> Table:
             of_sets = {name: one.others.get(measure) for name, one in result.figures.items()}
             cells = {name: f"{value:.2f}" for name, value in of_sets.items() if value is not None}
             rows.append((f"  {measure.replace('_', ' ')}", cells))
-    for spread in evaluation.over_seeds:
-        cells = {name: f"{one.mean:.2f} ± {one.std:.2f}" for name, one in spread.figures.items()}
-        rows.append((f"{spread.name} (mean ± std of {len(spread.models)} seeds)", cells))
     wide = len(sets) > _MOST_COLUMNS
     sets |= {name: name for name in (AVERAGE, "retention") if any(name in cells for _, cells in rows)}
     grid = [["", *sets.values()]]

@@ -40,7 +40,7 @@ class Paper:
 
 
 def find_paper(record: RunRecord, run: Path) -> Paper | None:
-    """Return the paper's figure of the recipe that a run was started with; None of another student or loss."""
+    """Return the figure of the recipe that a run was started with; None for another student or loss."""
     recipe = recipes().get(record.recipe or "")
     if recipe is None or recipe.config.get("student", {}).get("spec") != record.student:
         return None

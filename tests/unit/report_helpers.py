@@ -85,7 +85,8 @@ def make_run(
         "".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8"
     )
     if sets is not None:
-        keep(folder, "sts", sts(sets, facts), None if teacher_sets is None else sts(teacher_sets), parameters, draws)
+        teacher = None if teacher_sets is None else sts(teacher_sets)
+        keep(folder, "sts", sts(sets, facts), teacher, parameters, draws)
     return folder
 
 

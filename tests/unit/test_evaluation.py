@@ -20,15 +20,7 @@ from distill.cli.main import cli
 from distill.errors import DataError
 from distill.evaluation import cache, evaluate, evaluate_suites
 from distill.evaluation.models import Model, open_model, saved_parameters, weight_bytes
-from distill.evaluation.result import (
-    Evaluation,
-    Figure,
-    MeanOfSeeds,
-    ModelFacts,
-    Outcomes,
-    Spread,
-    SuiteResult,
-)
+from distill.evaluation.result import Evaluation, Figure, ModelFacts, Outcomes, SuiteResult
 from distill.evaluation.task import get_suite, suites
 from distill.evaluation.teachers import with_cache
 from distill.layout import HELD_OUT
@@ -95,7 +87,6 @@ def evaluation() -> Evaluation:
         teacher="t",
         notes=("a note",),
         retention_intervals={"s": (40.0, 45.5)},
-        over_seeds=(Spread("s", ("s", "s2"), {"average": MeanOfSeeds(25.0, 0.5, 2)}),),
     )
 
 
@@ -309,12 +300,10 @@ def test_a_folder_of_runs_is_evaluated_beside_the_teacher_and_compared(runs: Pat
     for one in students:
         assert one["retention"] == pytest.approx(100 * one["average"] / big["average"])
         assert one["parameters"] < big["parameters"]
-    (spread,) = found["over_seeds"]
-    assert spread["figures"]["average"]["n"] == 2
     # All of the teacher's vectors were cached.
     assert any("0 encoded now" in note for note in found["notes"])
     table = command("eval", runs)
-    for shown in ("tiny (teacher)", "mse-seed1", "retention", "2 seeds", "eval-sts.json"):
+    for shown in ("tiny (teacher)", "mse-seed1", "retention", "eval-sts.json"):
         assert shown in table
     pair = json.loads(command("compare", runs / "mse-seed0", runs / "mse-seed1", "--json"))
     (row,) = pair["suites"]["sts"]

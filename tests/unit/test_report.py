@@ -176,9 +176,8 @@ def test_a_papers_figure_stands_with_the_settings_that_differ_beside_its_own_sui
     assert cells(found, "l2")["paper"] == "73.32"
     assert "training.epochs 1 (recipe 20)" in writers.markdown(found)
     assert named(found, "mse-cut").paper is None
-    other = rows(
-        make_run(tmp_path / "r", loss="simtde", student="compact:e=64,layers=2", sets=SETS, recipe="simtde/entities-64")
-    )
+    recipe = {"student": "compact:e=64,layers=2", "recipe": "simtde/entities-64"}
+    other = rows(make_run(tmp_path / "r", loss="simtde", sets=SETS, **recipe))
     assert other[-1].paper.about.suite == "entities"
     assert not {"paper", "paper's retention"} & set(summary(other).columns)
     assert papers(other).cells[0][3] == "100.09 %"

@@ -1,8 +1,8 @@
-"""Intervals, p-values and spreads: equal to figures taken draw by draw, and right as often as they claim."""
+"""Intervals and p-values: equal to figures taken draw by draw, and right as often as they claim."""
 
 from __future__ import annotations
 
-from dataclasses import astuple, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,12 +10,11 @@ from scipy.stats import spearmanr
 
 from distill.errors import DataError
 from distill.evaluation import stats
-from distill.evaluation.result import AVERAGE, Evaluation, Figure, ModelFacts, Outcomes, SuiteResult
+from distill.evaluation.result import AVERAGE, Figure, Outcomes, SuiteResult
 from distill.evaluation.stats import (
     compare,
     drawn,
     holm,
-    over_seeds,
     p_value,
     percentiles,
     retention_interval,
@@ -193,30 +192,3 @@ def test_a_difference_is_claimed_where_there_is_none_no_more_often_than_the_leve
         (row,) = compare(a, b, draws=300, seed=trial)
         claimed += row.verdict != "no difference shown"
     assert claimed <= 11
-
-
-def model(name: str, seed: int | None, setting: str | None, value: float) -> tuple[ModelFacts, SuiteResult]:
-    facts = ModelFacts(name, run=f"/runs/{setting}/{name}", seed=seed, setting=setting)
-    return facts, SuiteResult({"a": Figure(value, "accuracy"), "b": Figure(2 * value, "accuracy")})
-
-
-def test_runs_that_differ_in_the_seed_alone_have_mean_and_deviation_of_every_figure():
-    teacher = (ModelFacts("big", "teacher"), SuiteResult({"a": Figure(50, "x"), "b": Figure(70, "x")}))
-    models = [
-        model("mse-seed0", 0, "mse", 10),
-        model("ckd-seed0", 0, "ckd", 99),
-        model("mse-seed1", 1, "mse", 20),
-        model("copy", 1, "mse", 99),
-        model("mse-seed2", 2, "mse", 60),
-        model("foreign", None, None, 99),
-    ]
-    (found,) = over_seeds(Evaluation("sts", (teacher, *models), teacher="big"))
-    # A seed counts once: a second run of it would make the spread look small.
-    assert (found.name, found.models) == ("mse", ("mse-seed0", "mse-seed1", "mse-seed2"))
-    assert astuple(found.figures["a"]) == pytest.approx((30, np.std([10, 20, 60], ddof=1), 3))
-    assert astuple(found.figures[AVERAGE]) == pytest.approx((45, np.std([15, 30, 90], ddof=1), 3))
-    assert found.figures["retention"].mean == pytest.approx(100 * 45 / 60)
-    seeds = [model(f"seed{seed}", seed, "ckd", seed) for seed in (0, 1)]
-    (unnamed,) = over_seeds(Evaluation("sts", tuple(seeds)))
-    assert unnamed.name == "ckd"
-    assert "retention" not in unnamed.figures
