@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
 from distill.layout import BEST, KNOWLEDGE_BASE
@@ -24,8 +25,19 @@ def folder_digest(folder: Path) -> str:
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
         if path.is_file() and path.suffix != ".md" and name.parts[0] != KNOWLEDGE_BASE:
-            whole.update(f"{name.as_posix()} {sha256_file(path)}\n".encode())
+            whole.update(f"{name.as_posix()} {_file_digest(path)}\n".encode())
     return whole.hexdigest()
+
+
+def _file_digest(path: Path) -> str:
+    found = path.stat()
+    return _read_digest(path.resolve(), found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+@lru_cache(maxsize=4096)
+def _read_digest(path: Path, *stamp: int) -> str:
+    """Return the digest of a file, which is read again when its stamp changes."""
+    return sha256_file(path)
 
 
 def model_digest(spec: str) -> str | None:
@@ -38,18 +50,9 @@ def model_digest(spec: str) -> str | None:
     return None if run is None and not folder.is_dir() else folder_digest(folder)
 
 
-def files_digest(files: Iterable[Path], name: str = "", known: dict[Path, str] | None = None) -> str:
-    """Return a digest of ``name`` and of files, by their names and content.
-
-    Args:
-        files: the files, in an order that is always the same.
-        name: what else is digested.
-        known: the digests of files that were read before; takes those that are read now.
-    """
-    known = {} if known is None else known
-    whole = hashlib.sha256(name.encode())
+def files_digest(files: Iterable[Path]) -> str:
+    """Return a digest of files, in an order that is always the same, by their names and content."""
+    whole = hashlib.sha256()
     for path in files:
-        if path not in known:
-            known[path] = sha256_file(path)
-        whole.update(f"\n{path.name} {known[path]}".encode())
+        whole.update(f"\n{path.name} {_file_digest(path)}".encode())
     return whole.hexdigest()

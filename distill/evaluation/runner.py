@@ -161,7 +161,6 @@ class _Session:
     drops_suites: bool
     jobs: dict[str, tuple[Suite, Path]] = field(default_factory=dict)
     beside: dict[str, Scored] = field(default_factory=dict)
-    _digests: dict[Path, str] = field(default_factory=dict)
     _texts: dict[str, Items] = field(default_factory=dict)
     _seen: dict[Path, dict[str, Seen]] = field(default_factory=dict)
 
@@ -317,7 +316,7 @@ class _Session:
         if suite.needs_teacher and self.teacher is not None:
             settings["teacher"] = self.teacher.identity()
         return {
-            "data": files_digest(_files(suite, data), known=self._digests),
+            "data": files_digest(_files(suite, data)),
             "model": identity,
             "settings": canonical_json({**settings, "version": version}).decode(),
             "version": __version__,

@@ -157,6 +157,18 @@ def test_the_report_stands_between_the_marks_and_all_else_stays(tmp_path):
     assert b"65.00" not in place.read_bytes()
 
 
+def test_weights_are_read_once_while_their_file_is_the_same(tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr("distill.digests.sha256_file", lambda path: read.append(path) or "digest")
+    run = make_run(tmp_path / "run")
+    for expected in (1, 1):
+        folder_digest(run / "best")
+        assert len(read) == expected
+    (run / "best" / "model.safetensors").write_bytes(b"others")
+    folder_digest(run / "best")
+    assert len(read) == 2
+
+
 def test_a_knowledge_base_makes_no_other_model(tmp_path):
     run = make_run(tmp_path / "run", sets=SETS)
     before = folder_digest(run / "best")
