@@ -332,6 +332,13 @@ def _read_labelled(config: FinetuneConfig, start: Start) -> LabelTask:
         refuse_test_rows("evaluation.rows", evaluation.rows or ())
         if evaluation.data is not None:
             refuse_test_file(Path(evaluation.data))
+        is_same_file = evaluation.data in (None, config.file)
+        if is_same_file and set(config.rows or ()) <= set(evaluation.rows or ()):
+            raise ConfigError(
+                "all development rows would be trained on as well: select others to train on, as in --rows "
+                "split=train",
+                "evaluation.rows",
+            )
     rows = read_labelled(config.file, columns, config.rows or (), limit=config.training.limit)
     scored, in_dev, count = None, None, 0
     if evaluation.has_set:

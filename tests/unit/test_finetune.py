@@ -456,6 +456,7 @@ def test_a_configuration_that_cannot_be_used_says_why(settings, message):
         ({"dev": "some_test.tsv"}, ConfigError, "test set"),
         ({"labels": {"dev_rows": ["split=test"]}}, ConfigError, "test set"),
         ({"labels": {"dev": "some_test.tsv"}}, ConfigError, "test set"),
+        ({"labels": {"dev_rows": ["split=dev"]}}, ConfigError, "trained on as well.*--rows split=train"),
         ({"labels": {"rows": ["label=none"]}}, DataError, "'none' alone"),
         ({"labels": {"held_out": 0.01}}, DataError, "2 labelled rows"),
         ({"labels": {"held_out": 0, "patience": 2}}, ConfigError, "patience"),
