@@ -196,16 +196,11 @@ class FinetuneConfig(StrictConfig):
             )
         return self
 
-    def count_held_out(self, rows: int, distinct: int) -> int:
-        """Return the anchors, or labelled texts, to keep out of training.
-
-        Args:
-            rows: rows of the file.
-            distinct: distinct anchors or labelled texts.
-        """
+    def count_held_out(self, distinct: int) -> int:
+        """Return how many of the distinct anchors, or labelled texts, are kept out of training."""
         evaluation, given = self.evaluation, self.evaluation.held_out
         if given is None and self.labels is None:
-            count = min(1000, rows // 50)
+            count = min(1000, distinct // 50)
             no_use = self.sentences is not None or evaluation.has_set
             # A score of fewer rows is noise.
             return 0 if no_use or count < _FEWEST_HELD_OUT else count

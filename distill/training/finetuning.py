@@ -308,14 +308,14 @@ def _read_contrast(config: FinetuneConfig, start: Start) -> ContrastTask:
         everything = read_sentences(config.sentences, column=column, **options)
     else:
         everything = read_triples(config.file, columns=config.columns, **options)
-    count = config.count_held_out(len(everything), everything.distinct)
+    count = config.count_held_out(everything.distinct)
     rows, held_out = everything.split(count, config.seed) if count else (everything, None)
     if len(rows) < 2:
         raise ConfigError(
             f"{count} leaves {len(rows)} of {len(everything)} rows to train on; hold out fewer",
             "evaluation.held_out",
         )
-    config = config.resolved(len(everything) - count, count)
+    config = config.resolved(len(rows), count)
     warmup_steps(config.optimizer.warmup, config.training.count_steps(len(rows)))
     in_dev = None
     if config.evaluation.data is not None:
@@ -347,7 +347,7 @@ def _read_labelled(config: FinetuneConfig, start: Start) -> LabelTask:
         asked = f"evaluation.rows: {', '.join(conditions)}" if conditions else f"evaluation.data: {dev}"
         refuse_few(scored, asked, "give more, or hold out training rows")
         in_dev = rows.overlap(scored.texts)
-    elif count := config.count_held_out(len(rows), rows.distinct):
+    elif count := config.count_held_out(rows.distinct):
         rows, scored = rows.split(count, config.seed)
         refuse_few(
             scored, f"evaluation.held_out: {count} texts", "hold out more, or 0 to keep the last state"

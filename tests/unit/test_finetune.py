@@ -26,6 +26,7 @@ from distill.data.triples import Triples, TripleSource, read_triples
 from distill.errors import CheckpointError, ConfigError, DataError, StudentError
 from distill.evaluation.contamination import contamination
 from distill.record import read_record
+from distill.training.finetuning import open_finetuning
 from distill.training.objectives import Contrast, InfoNCE, no_negatives
 from distill.training.selection import nearest_selector
 from embedcache.teacher.classifier import ClassifierHead
@@ -495,15 +496,26 @@ def test_a_start_is_neither_mistyped_nor_replaced(given, tmp_path):
 def test_the_defaults_are_the_papers():
     config = FinetuneConfig(start="x", triples="y")
     assert (config.loss.tau, config.student.dropout) == (0.05, 0.1)
-    counts = [config.count_held_out(rows, rows) for rows in (499, 33_000, 10**6)]
+    counts = [config.count_held_out(rows) for rows in (499, 33_000, 10**6)]
     assert counts == [0, 660, 1000]
     resolved = config.resolved(33_000 - 660, 660)
     assert (resolved.training.epochs, resolved.training.batch_size, resolved.optimizer.lr) == (5, 128, 1e-5)
     assert (resolved.evaluation.held_out, resolved.evaluation.every) == (660, 125)
     labels = FinetuneConfig(start="x", labels="y")
-    assert labels.count_held_out(1000, 900) == 90
+    assert labels.count_held_out(900) == 90
     resolved = labels.resolved(67_000, 0)
     assert (resolved.training.epochs, resolved.training.batch_size, resolved.optimizer.lr) == (3, 32, 2e-5)
+
+
+def test_rows_of_few_anchors_are_held_out_by_anchors_and_trained_as_long_as_asked(given, tmp_path):
+    file = triples_file(tmp_path / "pairs.tsv", [(f"anchor {n % 20}", f"positive {n}") for n in range(600)])
+    settings = {"start": str(given.encoder), "triples": str(file)}
+    with open_finetuning(FinetuneConfig(**settings)) as task:
+        assert (len(task.rows), task.held_out) == (600, None)
+    settings |= {"training": {"max_steps": 10, "batch_size": 100}, "evaluation": {"held_out": 10}}
+    with open_finetuning(FinetuneConfig(**settings)) as task:
+        assert len(task.rows) == len(task.held_out) == 300
+        assert task.config.training.count_steps(300) == 10
 
 
 def test_the_written_configuration_runs_again_to_the_same_student(given, tmp_path):
