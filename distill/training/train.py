@@ -263,6 +263,11 @@ def _train(
         # The caller's random numbers stay as they are; dropout draws other numbers in each process.
         seeded(config.seed + accelerator.process_index, accelerator.device),
     ):
+        # Another process may have trained here since the first look.
+        if before is None:
+            require_free(folder, overwrite=config.overwrite)
+        else:
+            read_interrupted(folder)
         checkpoint = None if before is None else Checkpoint.load(folder)
         # The first process may change the folder once all of them have read it.
         accelerator.wait_for_everyone()

@@ -308,6 +308,21 @@ def test_a_finished_run_is_not_replaced_unasked_and_kept_until_the_new_one_is_fi
     assert not (out / "old.txt").exists()
 
 
+def test_a_run_that_finished_while_another_prepared_is_not_replaced(built_cache, tmp_path, monkeypatch):
+    make, finished = run_module.make_accelerator, []
+
+    def after_another(config, trackers, logs):
+        if not finished:
+            finished.append("once")
+            finished.append(small_run(built_cache, tmp_path / "run").best)
+        return make(config, trackers, logs)
+
+    monkeypatch.setattr(run_module, "make_accelerator", after_another)
+    with pytest.raises(ConfigError, match="holds a run already"):
+        small_run(built_cache, tmp_path / "run", seed=1)
+    assert finished[1].is_dir()
+
+
 def test_a_selection_is_trained_on_held_out_from_and_recorded(built_cache, tmp_path):
     run = small_run(built_cache, tmp_path / "run", where="row < 100")
     assert (run.record.selected, run.record.rows) == (100, 100 - HELD_OUT)
