@@ -33,6 +33,9 @@ METRICS = "metrics.jsonl"
 LOCK = ".lock"
 """Held by the process that trains."""
 
+REPLACED = ".replaced"
+"""The finished run that was in the folder, kept until the new one is finished."""
+
 
 def default_folder(words: str) -> str:
     """Return ``runs/WORDS``, as a file name."""

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, computed_field
 
 from distill.config.base import StrictConfig
 from distill.errors import DataError
-from distill.layout import BEST, RECORD
+from distill.layout import BEST, RECORD, REPLACED
 from embedcache.fsio import canonical_json, write_json
 
 # Names in a configuration that the digests of a record stand for.
@@ -253,7 +253,8 @@ def find_runs(paths: str | Path | Iterable[str | Path]) -> list[Path]:
         if not folder.is_dir():
             raise DataError(f"{folder}: no such folder; give run folders, or a folder with runs below it")
         run = run_folder(folder)
-        below = [run] if run else sorted(place.parent.resolve() for place in folder.rglob(RECORD))
+        records = (path for path in folder.rglob(RECORD) if REPLACED not in path.parts)
+        below = [run] if run else sorted(path.parent.resolve() for path in records)
         if not below:
             raise DataError(f"{folder}: no run in it or below it (no {RECORD}); give a folder with runs")
         found |= dict.fromkeys(below)

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from distill.errors import CheckpointError, ConfigError
-from distill.layout import BEST, CHECKPOINT, CONFIG, HELD_OUT, LOCK, METRICS, RECORD, resume_command
+from distill.layout import (
+    BEST,
+    CHECKPOINT,
+    CONFIG,
+    HELD_OUT,
+    LOCK,
+    METRICS,
+    RECORD,
+    REPLACED,
+    resume_command,
+)
 from distill.reaugkd.head import LabelHead
 from distill.record import RunRecord, read_record
 from distill.students.save import saving, share
@@ -32,7 +42,7 @@ def require_free(folder: Path, *, overwrite: bool) -> None:
     """Raise :class:`ConfigError` where ``folder`` holds a run or other things that may not be replaced."""
     if folder.is_file():
         raise ConfigError(f"{folder} is a file; give a folder", "out")
-    if not folder.is_dir() or not {path.name for path in folder.iterdir()} - {LOCK}:
+    if not folder.is_dir() or not {path.name for path in folder.iterdir()} - {LOCK, REPLACED}:
         return
     record = read_record(folder)
     if record is None:
@@ -121,7 +131,7 @@ def begin_folder(folder: Path, config: str, record: RunRecord, held_out: Sequenc
         record: the record of a run that has no result yet.
         held_out: the texts kept out of training.
     """
-    before, kept = read_record(folder), replaced(folder)
+    before, kept = read_record(folder), folder / REPLACED
     # A finished student is not given up for one that may never be finished.
     keep = before is not None and before.is_finished and (folder / BEST).is_dir()
     if keep:
@@ -129,7 +139,7 @@ def begin_folder(folder: Path, config: str, record: RunRecord, held_out: Sequenc
         make_directory(kept)
     # The record goes last: should this be interrupted, what is left is still known as a run.
     for path in sorted(folder.iterdir(), key=lambda path: path.name == RECORD):
-        if path.name == LOCK:
+        if path.name in (LOCK, REPLACED):
             continue
         if keep:
             path.rename(kept / path.name)
@@ -148,12 +158,7 @@ def finish_folder(folder: Path, record: RunRecord) -> None:
     """Write the record of a finished run, and remove its checkpoint and the run it replaces."""
     record.write(folder)
     (folder / CHECKPOINT).unlink(missing_ok=True)
-    shutil.rmtree(replaced(folder), ignore_errors=True)
-
-
-def replaced(folder: Path) -> Path:
-    """Return the folder that keeps the run ``folder`` held until the new one is finished."""
-    return folder.with_name(f"{folder.name}.replaced")
+    shutil.rmtree(folder / REPLACED, ignore_errors=True)
 
 
 def continue_folder(folder: Path, config: str, record: RunRecord, step: int) -> None:

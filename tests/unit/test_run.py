@@ -15,6 +15,7 @@ import distill
 from distill.config.models import RunConfig
 from distill.config.sources import load_config
 from distill.errors import ConfigError, DataError, MissingExtraError, StudentError
+from distill.record import find_runs
 from distill.training import preparation as preparation
 from distill.training import train as run_module
 from embedcache.cache import Cache
@@ -299,12 +300,15 @@ def test_a_finished_run_is_not_replaced_unasked_and_kept_until_the_new_one_is_fi
 
     with pytest.raises(KeyboardInterrupt):
         small_run(built_cache, out, overwrite=True, seed=1, on_progress=stop)
-    kept = tmp_path / "run.replaced"
+    kept, backup = out / ".replaced", tmp_path / "run.replaced"
     assert (kept / "best" / "model.safetensors").read_bytes() == first
+    assert find_runs(tmp_path) == [out]
+    backup.mkdir()
 
     second = small_run(built_cache, out, seed=1)
     assert (second.best / "model.safetensors").read_bytes() != first
     assert not kept.exists()
+    assert backup.exists()
     assert not (out / "old.txt").exists()
 
 
