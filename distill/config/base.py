@@ -134,6 +134,12 @@ def _key(path: str, field: FieldInfo, kind: Any) -> Key:
     )
 
 
+def default_held_out(rows: int) -> int:
+    """Return how many of ``rows`` are kept out of training by default; a score of fewer than ten is noise."""
+    count = min(1000, rows // 50)
+    return 0 if count < 10 else count
+
+
 def _plain(annotation: Any) -> Any:
     """Return a type without ``None`` and without constraints; of several, the first."""
     if get_origin(annotation) is Annotated:

@@ -6,7 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from distill.config.base import Fraction, NotNegative, Positive, PositiveInt, Seed, StrictConfig, setting
+from distill.config.base import (
+    Fraction,
+    NotNegative,
+    Positive,
+    PositiveInt,
+    Seed,
+    StrictConfig,
+    default_held_out,
+    setting,
+)
 from distill.config.models import (
     OVERWRITE,
     SEED,
@@ -20,7 +29,6 @@ from distill.errors import ConfigError
 
 _EVALUATE_EVERY = 125
 _EVALUATIONS_PER_RUN = 10
-_FEWEST_HELD_OUT = 10
 _LABELLED_SHARE = 0.1
 # Epochs, rows per step and peak learning rate by default.
 _CONTRAST, _LABELS = (5, 128, 1e-5), (3, 32, 2e-5)
@@ -200,10 +208,8 @@ class FinetuneConfig(StrictConfig):
         """Return how many of the distinct anchors, or labelled texts, are kept out of training."""
         evaluation, given = self.evaluation, self.evaluation.held_out
         if given is None and self.labels is None:
-            count = min(1000, distinct // 50)
             no_use = self.sentences is not None or evaluation.has_set
-            # A score of fewer rows is noise.
-            return 0 if no_use or count < _FEWEST_HELD_OUT else count
+            return 0 if no_use else default_held_out(distinct)
         if given is None:
             given = 0.0 if evaluation.has_set else _LABELLED_SHARE
         return round(given * distinct) if given < 1 else round(given)

@@ -22,6 +22,7 @@ from distill.config.base import (
     Seed,
     Settings,
     StrictConfig,
+    default_held_out,
     setting,
 )
 from embedcache.sizes import parse_size
@@ -228,7 +229,7 @@ class EvaluationConfig(SelectionConfig):
     """Data that the best checkpoint is chosen on; for classifiers also its columns."""
 
     held_out: Count | None = setting(
-        None, "rows kept out of training; default: 2 %, at most 1000", option="--held-out"
+        None, "rows kept out of training; default: 2 %, at most 1000, none below 10", option="--held-out"
     )
     text: str | None = setting(
         None, "of a classifier's --dev: column of the text; default: the corpus's", option="--dev-text"
@@ -379,9 +380,8 @@ class RunConfig(StrictConfig):
         from distill.losses.registry import get_loss
 
         kind = get_loss(self.loss.name)
-        held_out = self.evaluation.held_out
-        if held_out is None:
-            held_out = min(1000, rows // 50)
+        given = self.evaluation.held_out
+        held_out = default_held_out(rows) if given is None else given
         settings = kind.settings(self.loss.settings, rows - held_out)
         trained_on = rows - held_out - kind.rows_apart(settings)
         training = self.training.model_copy(

@@ -137,7 +137,7 @@ def test_every_key_is_described_and_options_are_unique(model):
     ("rows", "epochs", "held_out"),
     [
         *((10_000_000, 3, 1000), (200_000, 3, 1000), (100_000, 6, 1000)),
-        *((30_000, 20, 600), (20_000, 20, 400), (10, 20, 0)),
+        *((30_000, 20, 600), (20_000, 20, 400), (499, 20, 0)),
     ],
 )
 def test_small_corpora_are_seen_more_often(rows, epochs, held_out):
