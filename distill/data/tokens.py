@@ -105,7 +105,7 @@ def tokenise_corpus(
     identity = f"{TOKENS_VERSION}:{corpus.info.digest}:{tokenizer.fingerprint}"
     tokens = cache.derived_folder / "tokens"
     folder = tokens / hashlib.sha256(identity.encode()).hexdigest()[:32]
-    found = _open(folder, len(corpus), tokenizer.pad_id)
+    found = _open(folder, tokenizer.pad_id)
     if found is not None:
         return found
     if not os.access(cache.folder, os.W_OK):
@@ -114,11 +114,11 @@ def tokenise_corpus(
         folder = tokens / folder.name
     # Another process that writes the same arrays is waited for, and its files are read.
     with locked_folder(make_directory(tokens)):
-        found = _open(folder, len(corpus), tokenizer.pad_id)
+        found = _open(folder, tokenizer.pad_id)
         if found is None:
             with folder_that_appears(folder, overwrite=True) as staging:
                 _write(staging, corpus, tokenizer, on_progress)
-            found = _open(folder, len(corpus), tokenizer.pad_id)
+            found = _open(folder, tokenizer.pad_id)
     if found is None:
         raise StorageError(f"{folder} was changed while it was written; run again")
     return found
@@ -153,10 +153,12 @@ def _write(
     write_sealed_json(folder / _HEADER, header)
 
 
-def _open(folder: Path, rows: int, pad_id: int) -> TokenArrays | None:
+def _open(folder: Path, pad_id: int) -> TokenArrays | None:
     """Return the arrays in ``folder``; None if they are missing or damaged."""
     try:
         header = read_sealed_json(folder / _HEADER)
+        if any(sha256_file(folder / name) != digest for name, digest in header["files"].items()):
+            return None
         # Plain arrays over the mapping: np.memmap is slower on every access.
         offsets = np.asarray(np.load(folder / _OFFSETS, mmap_mode="r", allow_pickle=False))
         ids = np.asarray(np.memmap(folder / _IDS, dtype=header["dtype"], mode="r"))
@@ -164,7 +166,5 @@ def _open(folder: Path, rows: int, pad_id: int) -> TokenArrays | None:
         if _FIRST in header["files"]:
             first = np.asarray(np.memmap(folder / _FIRST, dtype=np.int32, mode="r"))
     except (OSError, ValueError, KeyError, TypeError):
-        return None
-    if len(offsets) != rows + 1 or offsets[-1] != len(ids) or (first is not None and len(first) != rows):
         return None
     return TokenArrays(ids, offsets, pad_id, first)

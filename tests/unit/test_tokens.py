@@ -67,12 +67,15 @@ def test_other_settings_have_files_of_their_own(cache, teacher, short):
 
 
 @pytest.mark.parametrize("name", ["ids.bin", "offsets.npy", "tokens.json"])
-@pytest.mark.parametrize("damage", ["cut", "gone"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
 def test_damaged_files_are_computed_anew_never_used(cache, short, name, damage):
     expected = rows_of(tokenise_corpus(cache, cache.corpus(), short))
     path = token_files(cache)[0].with_name(name)
     if damage == "gone":
         path.unlink()
+    elif damage == "flipped":
+        data = path.read_bytes()
+        path.write_bytes(data[:-2] + bytes([data[-2] ^ 1]) + data[-1:])
     else:
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2 // 8 * 8])
     assert rows_of(tokenise_corpus(cache, cache.corpus(), short)) == expected
