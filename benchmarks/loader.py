@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from distill.data.dataset import DistillDataset, open_dataset
+from distill.data.dataset import DistillDataset, open_rows
 from distill.data.loader import Loader
 from distill.data.sampler import epoch_batches
 from distill.data.source import DistillSource
@@ -121,7 +121,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         cache = make_cache(folder / "cache", arguments.rows, arguments.dimension)
-        dataset = open_dataset(cache)
+        dataset = open_rows(cache).split()
         tokenizer = fast_tokenizer(load_teacher("minilm-l6", max_length=128, device="cpu").model, 128, "")
         assert tokenizer is not None  # noqa: S101 - the teacher above has one
         tokens = tokenise_corpus(cache, dataset.corpus, tokenizer)

@@ -27,7 +27,7 @@ import torch
 import embedcache
 from distill.config.models import OptimizerConfig, TrainingConfig
 from distill.data.collate import Batch, pad_texts
-from distill.data.dataset import open_dataset
+from distill.data.dataset import open_rows
 from distill.data.loader import Loader
 from distill.data.sampler import epoch_batches
 from distill.data.source import DistillSource, Share
@@ -54,7 +54,7 @@ class Bench:
     def __init__(self, cache: Cache, teacher: str, student: str, batch_size: int, device: str) -> None:
         self.accelerator = make_accelerator(TrainingConfig(device=device))
         self.device = self.accelerator.device
-        self.dataset = open_dataset(cache)
+        self.dataset = open_rows(cache).split()
         loaded = load_teacher(teacher, device=str(self.device))
         self.teacher = loaded.model.eval().requires_grad_(False)
         self.student = build_student(student, loaded.contract, lambda: loaded).to(self.device)

@@ -173,7 +173,7 @@ def tokenise(setting: Setting) -> Figures:
 
 def epoch(setting: Setting) -> Figures:
     """Run the training loader over every row once."""
-    from distill.data.dataset import open_dataset
+    from distill.data.dataset import open_rows
     from distill.data.loader import Loader
     from distill.data.sampler import epoch_batches
     from distill.data.source import DistillSource
@@ -182,7 +182,7 @@ def epoch(setting: Setting) -> Figures:
 
     began = time.perf_counter()
     cache = Cache(setting.cache)
-    dataset = open_dataset(cache)
+    dataset = open_rows(cache).split()
     opened = time.perf_counter() - began
     tokens = tokenise_corpus(cache, dataset.corpus, _tokenizer(setting))
     began = time.perf_counter()

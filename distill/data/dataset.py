@@ -72,7 +72,75 @@ class DistillDataset:
         return self.targets.lookup(self.view.keys_of(rows))
 
 
-def open_dataset(
+@dataclass(frozen=True)
+class OpenedRows:
+    """Distinct rows of a corpus, and the vectors of teachers that they are joined with by :meth:`split`.
+
+    Attributes:
+        corpus, view, selected: as in a :class:`DistillDataset`.
+        targets: the targets, not joined yet.
+        target_dim: width to project them to; None: as they are.
+        rows: uint32; the rows, ascending.
+    """
+
+    corpus: Corpus
+    view: Corpus
+    targets: Targets
+    target_dim: int | None
+    rows: NDArray[np.uint32]
+    selected: int | None
+
+    def split(
+        self,
+        held_out: int = 0,
+        *,
+        queue: int = 0,
+        queue_apart: bool = False,
+        seed: int = 0,
+        cache_limit: int | None = None,
+    ) -> DistillDataset:
+        """Split the rows, and join them with their targets.
+
+        Args:
+            held_out: number of rows to keep out of training.
+            queue: number of training rows that a queue starts with.
+            queue_apart: do not train on those rows.
+            seed: of held-out rows, those of the queue and the sample that a projection is fitted on; all are
+                from the first window of the first epoch.
+            cache_limit: most bytes of fetched shards of a remote; default: any number.
+
+        Raises:
+            ConfigError: if two shards are more than ``cache_limit``.
+            DataError: if vectors are missing, or too few rows are left to train on.
+        """
+        rows, encoded, targets = self.rows, self.view, self.targets
+        if held_out * 2 > len(rows):
+            raise DataError(
+                f"corpus {self.corpus.name!r} has {len(rows)} distinct texts"
+                f"{'' if self.selected is None else ' among the rows selected'}; {held_out} held out leave "
+                "too few to train on: use a larger corpus or a smaller evaluation.held_out"
+            )
+        order = None if cache_limit is None else make_order(cache_limit, targets, encoded, rows, seed)
+        if order is not None and held_out + queue > (first := len(order.windows(0).window(0))):
+            raise DataError(
+                f"{held_out:,} held-out rows and {queue:,} that a queue starts with exceed the first window "
+                f"({first:,} rows): give a larger --cache-limit, or a smaller --held-out or --queue"
+            )
+        held_rows, rest, rest_order = _split(rows, order, held_out, seed, HELD_OUT_STREAM)
+        held_rows = np.sort(held_rows)
+        queue_rows, others, others_order = _split(rest, rest_order, queue, seed, _QUEUE_STREAM)
+        rows, order = (others, others_order) if queue_apart else (rest, rest_order)
+        # Rows of a queue that are not set apart are among the training rows.
+        also = np.sort(np.concatenate([held_rows, queue_rows])) if queue_apart else held_rows
+        targets = targets.join(encoded, rows, also)
+        if self.target_dim is not None:
+            targets = targets.project(self.target_dim, seed, len(rows), order)
+        return DistillDataset(
+            self.corpus, encoded, targets, rows, held_rows, self.selected, queue_rows, order=order
+        )
+
+
+def open_rows(
     cache: Cache,
     *,
     corpus: str | None = None,
@@ -81,15 +149,10 @@ def open_dataset(
     target_dim: int | None = None,
     view: str = ORIGINAL,
     where: str | None = None,
-    held_out: int | Callable[[int], int] = 0,
     limit: int | None = None,
-    queue: int | Callable[[int], int] = 0,
-    queue_apart: bool = False,
-    seed: int = 0,
     open_store: Callable[[Contract], ShardStore] | None = None,
-    cache_limit: int | None = None,
-) -> DistillDataset:
-    """Join a corpus of ``cache`` with the vectors of one or several teachers.
+) -> OpenedRows:
+    """Open a corpus of ``cache`` and the vectors of one or several teachers.
 
     Args:
         cache: the cache.
@@ -99,18 +162,12 @@ def open_dataset(
         view: the view that the teacher has encoded.
         where: SQL predicate over the corpus's rows; only rows that satisfy it are trained on or held out. Its
             ``tokens`` and ``truncated`` are the first teacher's.
-        held_out: number of distinct rows to keep out of training, or a function of all distinct rows.
         limit: use the first N distinct rows only.
-        queue: number of training rows that a queue starts with, or a function of all distinct rows.
-        queue_apart: do not train on those rows.
-        seed: of held-out rows, those of the queue and the sample that a projection is fitted on; all are from
-            the first window of the first epoch.
         open_store: opens the store of a contract; default: that of the cache.
-        cache_limit: most bytes of fetched shards of such stores; default: any number.
 
     Raises:
         ConfigError: if the weights or ``target_dim`` do not fit the teachers.
-        DataError: if vectors are missing, no row satisfies ``where``, or too few are left to train on.
+        DataError: if no row satisfies ``where``.
         InputError: if there is no such corpus or teacher, or ``where`` is no predicate.
     """
     chosen = cache.corpus(corpus)
@@ -123,34 +180,7 @@ def open_dataset(
     targets = open_targets(cache, names, weights, target_dim, open_store)
     mask, selected = (None, None) if where is None else _select(cache, chosen, targets.contracts[0].id, where)
     encoded = chosen if view == ORIGINAL else chosen.view(view)
-    rows = _distinct_rows(encoded, mask, limit)
-    del mask
-    distinct = len(rows)
-    count = held_out if isinstance(held_out, int) else held_out(distinct)
-    if count * 2 > distinct:
-        raise DataError(
-            f"corpus {chosen.name!r} has {distinct} distinct texts"
-            f"{'' if where is None else ' among the rows selected'}; {count} held out leave too few "
-            "to train on: use a larger corpus or a smaller evaluation.held_out"
-        )
-    queued = queue if isinstance(queue, int) else queue(distinct)
-    order = None if cache_limit is None else make_order(cache_limit, targets, encoded, rows, seed)
-    if order is not None and count + queued > (there := len(order.windows(0).window(0))):
-        raise DataError(
-            f"the first window has {there:,} rows, and {count + queued:,} are needed before training begins "
-            f"({count:,} held out, {queued:,} that a queue starts with): give a larger --cache-limit, or a "
-            "smaller --held-out or --queue"
-        )
-    held_rows, rest, rest_order = _split(rows, order, count, seed, HELD_OUT_STREAM)
-    held_rows = np.sort(held_rows)
-    queue_rows, others, others_order = _split(rest, rest_order, queued, seed, _QUEUE_STREAM)
-    rows, order = (others, others_order) if queue_apart else (rest, rest_order)
-    # Rows of a queue that are not set apart are among the training rows.
-    also = np.sort(np.concatenate([held_rows, queue_rows])) if queue_apart else held_rows
-    targets = targets.join(encoded, rows, also)
-    if target_dim is not None:
-        targets = targets.project(target_dim, seed, len(rows), order)
-    return DistillDataset(chosen, encoded, targets, rows, held_rows, selected, queue_rows, order=order)
+    return OpenedRows(chosen, encoded, targets, target_dim, _distinct_rows(encoded, mask, limit), selected)
 
 
 def make_order(
@@ -205,11 +235,11 @@ def seen_rows(
 
     Args:
         cache, corpus, view: as in a :class:`DistillDataset`.
-        where, limit: as for :func:`open_dataset`.
+        where, limit: as for :func:`open_rows`.
         teacher: id of the first teacher's contract, whose tokens ``where`` means.
 
     Raises:
-        DataError, InputError: as :func:`open_dataset`.
+        DataError, InputError: as :func:`open_rows`.
     """
     mask = None if where is None else _select(cache, corpus, teacher, where)[0]
     return _distinct_rows(view, mask, limit)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 from accelerate import Accelerator
 
 from distill.config.models import ONLINE, RunConfig
-from distill.data.dataset import DistillDataset, open_dataset
+from distill.data.dataset import DistillDataset, open_rows
 from distill.data.source import DistillSource
 from distill.errors import ConfigError
 from distill.layout import TARGETS, default_folder
@@ -162,23 +161,13 @@ def open_data(
 
     Raises:
         ConfigError: if loss, views, teacher, warm-up and development file do not fit each other.
-        DataError: if the loss's queue is longer than the rows to train on; else as :func:`open_dataset`.
-        InputError: as :func:`open_dataset`.
+        DataError: if the loss's queue is longer than the rows to train on; else as :func:`open_rows`.
+        InputError: as :func:`open_rows`.
     """
     cache, facts = opened.cache, get_loss(config.loss.name)
     refuse_unknown_rows(config.training.where, opened)
     views = _choose_views(config.loss.name, config.training.views, cache.corpus(opened.corpus))
-    # Rows that are chosen by number must not depend on what is filled in later.
-    apart = config.loss.settings.get("variant") == "code" and facts.full_queue is True
-    resolve = lru_cache(config.resolved)
-
-    def queued(distinct: int) -> int:
-        resolved = resolve(distinct)
-        settings = resolved.loss.settings
-        facts.refuse_long_queue(settings, distinct - (resolved.evaluation.held_out or 0))
-        return int(settings["queue"]) if facts.full_queue else 0
-
-    dataset = open_dataset(
+    opened_rows = open_rows(
         cache,
         corpus=opened.corpus,
         teacher=config.cached_teacher,
@@ -186,17 +175,22 @@ def open_data(
         target_dim=config.target_dim,
         view=views[0],
         where=config.training.where,
-        held_out=lambda distinct: resolve(distinct).evaluation.held_out or 0,
         limit=config.training.limit,
-        queue=queued,
-        queue_apart=apart,
-        seed=config.seed,
         open_store=opened.open_store,
+    )
+    distinct = len(opened_rows.rows)
+    resolved = config.resolved(distinct)
+    settings, held_out = resolved.loss.settings, resolved.evaluation.held_out or 0
+    facts.refuse_long_queue(settings, distinct - held_out)
+    dataset = opened_rows.split(
+        held_out,
+        queue=int(settings["queue"]) if facts.full_queue else 0,
+        queue_apart=facts.rows_apart(settings) > 0,
+        seed=config.seed,
         cache_limit=config.stream.limit,
     )
     if dataset.selected is not None:
         tell(on_progress, f"{dataset.selected:,} of {len(dataset.corpus):,} rows selected by --where")
-    resolved = resolve(len(dataset) + len(dataset.held_out) + (len(dataset.queue_rows) if apart else 0))
     warmup_steps(resolved.optimizer.warmup, resolved.training.count_steps(len(dataset)))
     _refuse_other_teacher(resolved, dataset)
     if facts.inside == "classes":

@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from distill_helpers import HELD_OUT, TEXTS, build
+from distill_helpers import HELD_OUT, TEXTS, build, open_dataset
 
-from distill.data.dataset import DistillDataset, open_dataset
+from distill.data.dataset import DistillDataset
 from embedcache.cache import Cache
 from embedcache.teacher.load import Teacher, load_teacher
 from embedcache.teacher.tokenize import FastTokenizer, fast_tokenizer

@@ -9,6 +9,7 @@ from typing import Any
 import flat_build
 
 import distill
+from distill.data.dataset import DistillDataset, open_rows
 from distill.losses.registry import get_loss
 from distill.training.train import Run
 from embedcache.cache import Cache
@@ -49,6 +50,12 @@ def small_run(cache: Path, out: Path, **settings: Any) -> Run:
         "threads": 1,
     }
     return distill.run(cache=cache, out=out, **{**defaults, **settings})
+
+
+def open_dataset(cache: Cache, **settings: Any) -> DistillDataset:
+    """The rows of a cache, split as ``settings`` of either step say."""
+    split = {name: settings.pop(name) for name in ("held_out", "queue", "seed") if name in settings}
+    return open_rows(cache, **settings).split(**split)
 
 
 def metrics(folder: Path) -> list[dict[str, float]]:

@@ -21,14 +21,13 @@ from classification_helpers import (
     write_rows,
 )
 from click.testing import CliRunner
-from distill_helpers import build, metrics, small_run
+from distill_helpers import build, metrics, open_dataset, small_run
 from safetensors.torch import load_file
 from training_children import Command, launch
 
 from distill.cli.main import cli
 from distill.cli.progress import print_run
 from distill.data.collate import Batch
-from distill.data.dataset import open_dataset
 from distill.data.source import Share
 from distill.errors import ConfigError, DataError
 from distill.losses.base import LossBatch

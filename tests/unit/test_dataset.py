@@ -4,9 +4,8 @@ import shutil
 
 import numpy as np
 import pytest
-from distill_helpers import TEXTS, build
+from distill_helpers import TEXTS, build, open_dataset
 
-from distill.data.dataset import open_dataset
 from distill.data.sampler import permutation
 from distill.errors import DataError
 from embedcache.cache import Cache

@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from distill_helpers import TEXTS, build
+from distill_helpers import TEXTS, build, open_dataset
 
 from distill.data import loader as loader_module
-from distill.data.dataset import open_dataset
 from distill.data.loader import Loader
 from distill.data.sampler import epoch_batches
 from distill.data.source import DistillSource, Share

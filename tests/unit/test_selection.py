@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from distill_helpers import HELD_OUT, TEXTS
+from distill_helpers import HELD_OUT, TEXTS, open_dataset
 from scipy.stats import spearmanr
 
-from distill.data.dataset import open_dataset
 from distill.errors import ConfigError
 from distill.students.layers import keep_layers
 from distill.training.selection import PairSelector, StudentEncoder, held_out_selector, pair_selector

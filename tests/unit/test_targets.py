@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from distill_helpers import TEXTS, build
+from distill_helpers import TEXTS, build, open_dataset
 
 from distill.data import targets as targets_module
 from distill.data.combination import Combination
-from distill.data.dataset import open_dataset
 from distill.data.targets import open_targets
 from distill.errors import ConfigError, DataError
 from embedcache.cache import Cache
