@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from glob import glob
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, Self, get_type_hints
 
-from pydantic import BeforeValidator, Field, create_model, field_validator
+from pydantic import BeforeValidator, Field, create_model, field_validator, model_validator
 
 from distill.config.base import PositiveInt, Seed, StrictConfig, keys, setting
 from distill.config.models import ONLINE, RunConfig
 from distill.config.tree import flat
 from distill.digests import folder_digest, model_digest
 from distill.errors import ConfigError
-from distill.evaluation.task import get_suite
+from distill.evaluation.task import find_suites, require_data
 from distill.layout import BEST
 from distill.training.tracking import OnProgress
 from embedcache.cache import Cache
@@ -90,9 +90,14 @@ class EvalSettings(StrictConfig):
     @field_validator("suite")
     @classmethod
     def _known(cls, suites: list[str]) -> list[str]:
-        for suite in suites if suites != ["all"] else []:
-            get_suite(suite)
+        find_suites(suites)
         return suites
+
+    @model_validator(mode="after")
+    def _has_data(self) -> Self:
+        for suite in find_suites(self.suite) if self.data is None else []:
+            require_data(suite, None)
+        return self
 
 
 class ExportSettings(StrictConfig):
@@ -253,13 +258,11 @@ class EvalStep(Step):
 
     def do(self, watch: Watch, *, own: bool) -> Facts:
         """Evaluate every model, beside its teacher where that is known."""
-        from distill.evaluation.runner import evaluate_suites
+        from distill.evaluation.runner import evaluate_suites, to_json
 
         given, suites = self.config.model_dump(exclude={"name", "models", "suite"}), self.config.suite
-        asked = None if suites == ["all"] else suites
-        results = evaluate_suites(self.config.models, asked, keep=True, **given, progress=watch.evaluate)
-        found = [one.to_json() for one in results]
-        write_json(self.place, found[0] if asked and len(found) == 1 else {"results": found})
+        results = evaluate_suites(self.config.models, suites, keep=True, **given, progress=watch.evaluate)
+        write_json(self.place, to_json(results, suites))
         return self.outputs({})
 
 

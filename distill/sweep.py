@@ -28,7 +28,7 @@ from distill.digests import model_digest
 from distill.errors import ConfigError, DistillError
 from distill.evaluation.result import Figure
 from distill.evaluation.runner import evaluate
-from distill.evaluation.task import get_suite
+from distill.evaluation.task import get_suite, require_data
 from distill.layout import BEST, CHECKPOINT, file_name
 from distill.losses.registry import get_loss
 from distill.record import RunRecord, digest_of, read_record
@@ -212,11 +212,11 @@ def run_sweep(
     Raises:
         ConfigError: if a run cannot be run (none is trained then), another process is at this sweep, or a
             launcher has started several processes.
-        DataError: if there is no such suite.
+        DataError: if there is no such suite, or it needs other data.
     """
     refuse_launcher("a sweep")
     if suite is not None:
-        get_suite(suite)
+        require_data(get_suite(suite), data)
     runs = plan_runs(sweep, out, on_plan=on_plan)
 
     def finish(first: int) -> None:

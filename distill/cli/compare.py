@@ -25,7 +25,7 @@ from distill.cli.ticker import watched
 )
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Choice of the draws [default: 0]")
 def compare_command(
-    a: str, b: str, suites: Sequence[str] | None, out: Path | None, as_json: bool, **options: Any
+    a: str, b: str, suites: Sequence[str], out: Path | None, as_json: bool, **options: Any
 ) -> None:
     """Compare A with B on the same items: difference, 95 % interval, p-value and verdict for each set.
 

@@ -15,9 +15,6 @@ from distill.cli.ticker import watched
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-ALL = "all"
-"""Stands for every suite that finds its files."""
-
 # Where no terminal says how wide it is, columns must not be cut: a file or a pipe has room.
 _WIDTH_WITHOUT_TERMINAL = 160
 
@@ -32,7 +29,6 @@ def evaluation_options(command: Callable[..., None]) -> Callable[..., None]:
             multiple=True,
             default=["sts"],
             show_default=True,
-            callback=_suites,
             help="What to measure; repeatable. 'distill list suites' names them; all: every suite whose "
             "files are in --data; MODULE:FUNCTION or FILE.py:FUNCTION: a suite of yours",
         ),
@@ -57,13 +53,6 @@ def evaluation_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(options):
         command = option(command)
     return command
-
-
-def _suites(context: click.Context, option: click.Parameter, names: Sequence[str]) -> Sequence[str] | None:
-    """Return the suites named; None for all."""
-    if ALL in names and len(names) > 1:
-        raise click.UsageError(f"--suite {ALL} means every suite: give it alone")
-    return None if ALL in names else names
 
 
 def show(facts: dict[str, Any], out: Path | None, as_json: bool, table: Callable[[], RenderableType]) -> None:
@@ -110,7 +99,7 @@ def table_console() -> Console:
 )
 @click.option("--contamination", is_flag=True, help="Search the training texts of runs for test sentences")
 def evaluate_command(
-    models: tuple[str, ...], suites: Sequence[str] | None, out: Path | None, as_json: bool, **options: Any
+    models: tuple[str, ...], suites: Sequence[str], out: Path | None, as_json: bool, **options: Any
 ) -> None:
     """Evaluate each MODEL, beside its teacher where that is known.
 
@@ -119,17 +108,15 @@ def evaluate_command(
     a cache, and stored there where it lacks them. Evaluations of runs are kept in their folders, others in
     the user's cache folder, and used the next time.
     """
-    from distill.evaluation.runner import evaluate_suites
+    from distill.evaluation.runner import evaluate_suites, to_json
 
     given = {name: value for name, value in options.items() if value is not None}
     with watched("") as progress:
         found = evaluate_suites(models, suites, keep=True, progress=progress, **given)
-    several = suites is None or len(found) > 1
-    facts = {"results": [one.to_json() for one in found]} if several else found[0].to_json()
 
     def table() -> RenderableType:
         from distill.evaluation.table import render
 
         return render(found)
 
-    show(facts, out, as_json, table)
+    show(to_json(found, suites), out, as_json, table)

@@ -20,10 +20,19 @@ from distill.evaluation.contamination import CONTAMINATION, Seen, contamination,
 from distill.evaluation.fidelity import read_sentences
 from distill.evaluation.models import Model, Progress, Spec, open_models, silent
 from distill.evaluation.result import AVERAGE, Evaluation, ModelFacts, Scored, SuiteResult
-from distill.evaluation.task import SNLI_PAIRS, Items, NotThereError, Suite, SuiteOptions, get_suite
+from distill.evaluation.task import (
+    ALL,
+    SNLI_PAIRS,
+    Items,
+    NotThereError,
+    Suite,
+    SuiteOptions,
+    find_suites,
+    require_data,
+)
 from distill.evaluation.task import suites as all_suites
 from distill.evaluation.teachers import find_teacher, with_cache
-from distill.layout import HELD_OUT, describe_missing
+from distill.layout import HELD_OUT
 from distill.record import read_record
 from embedcache import __version__
 from embedcache.errors import EmbedCacheError, StorageError
@@ -38,7 +47,7 @@ def evaluate(models: Sequence[Spec] | Spec, suite: str = "sts", **options: Any) 
 
 def evaluate_suites(
     models: Sequence[Spec] | Spec,
-    suites: Sequence[str] | None = None,
+    suites: Sequence[str] = (ALL,),
     *,
     data: str | Path | None = None,
     teacher: Spec | None = None,
@@ -61,8 +70,8 @@ def evaluate_suites(
     Args:
         models: run folders, folders with finished runs below them, sentence-transformers folders, ONNX
             exports, hub ids, aliases, ``cache:FOLDER#TEACHER`` or :class:`distill.evaluation.models.Model`.
-        suites: names of suites; None: every suite that finds its files in ``data``, but for those that run on
-            request only.
+        suites: names of suites; ``all``: every suite that finds its files in ``data``, but for those that run
+            on request only.
         data: folder of test files, or a file of sentences (``fidelity``; default: those the run held out).
         teacher: the teacher to compare with; default: the one that the runs name.
         cache: cache to look for the teacher's vectors in; default: the run's. It is not written.
@@ -113,7 +122,7 @@ def evaluate_suites(
         again=again,
         search=contamination,
         notes=notes,
-        drops_suites=suites is None,
+        drops_suites=ALL in suites,
     )
     session.choose(suites, None if data is None else Path(data), opened)
     session.score_teacher(implied=teacher is None)
@@ -122,6 +131,12 @@ def evaluate_suites(
         found.append(session.score(model))
         model.forget()
     return [session.evaluation(name, [scored[name] for scored in found]) for name in session.jobs]
+
+
+def to_json(found: Sequence[Evaluation], suites: Sequence[str]) -> dict[str, Any]:
+    """Return evaluations by suites as a JSON object: one alone, or a list as ``results``."""
+    facts = [one.to_json() for one in found]
+    return {"results": facts} if ALL in suites or len(facts) > 1 else facts[0]
 
 
 def _name_apart(models: Sequence[Model]) -> None:
@@ -164,16 +179,14 @@ class _Session:
     _texts: dict[str, Items] = field(default_factory=dict)
     _seen: dict[Path, dict[str, Seen]] = field(default_factory=dict)
 
-    def choose(self, names: Sequence[str] | None, data: Path | None, models: Sequence[Model]) -> None:
+    def choose(self, names: Sequence[str], data: Path | None, models: Sequence[Model]) -> None:
         """Choose the suites and what each reads.
 
         Raises:
             DataError: if a suite is unknown, or a named one has nothing to read.
         """
-        if names is not None:
-            wanted = [get_suite(name) for name in dict.fromkeys(names)]
-        else:
-            wanted = [suite for suite in all_suites().values() if not suite.on_request]
+        wanted = find_suites(names)
+        if self.drops_suites:
             on_request = [suite.name for suite in all_suites().values() if suite.on_request]
             self.notes.append(f"suites that run only when they are named: {', '.join(on_request)}")
         given = self.options.limit is not None or self.options.text_column is not None
@@ -188,11 +201,7 @@ class _Session:
     def _place(self, suite: Suite, data: Path | None, models: Sequence[Model], *, alone: bool) -> Path:
         """Return what a suite reads: ``data``, or the sentences that runs held out."""
         if not suite.needs_teacher:
-            if data is None and suite.files:
-                raise DataError(f"the {suite.name} suite needs a folder of test files: give --data DIR")
-            if data is not None and not data.is_dir():
-                missing = describe_missing(str(data.absolute()))
-                raise DataError(f"{missing or f'{data} is a file'}; --data is the folder of the test files")
+            require_data(suite, data)
             return data or Path()
         if self.teacher is None:
             raise NotThereError(f"{suite.name} needs a teacher: give --teacher")

@@ -24,10 +24,14 @@ from typing import Any, TypeAlias
 from distill.errors import DataError
 from distill.evaluation.models import Encode, Model, Progress, Vectors, silent
 from distill.evaluation.result import SuiteResult
+from distill.layout import describe_missing
 from distill.plugins import load_object
 
 Items: TypeAlias = Mapping[str, Sequence[tuple[str, ...]]]
 """Set -> its test items, each with the texts it is made of: two of a pair, one of an example."""
+
+ALL = "all"
+"""Stands for every suite that finds its files."""
 
 SNLI_PAIRS = 15_000
 """Pairs that SNLI's classifier learns from by default; encoding all of them takes longer than all else."""
@@ -154,6 +158,26 @@ def get_suite(name: str) -> Suite:
     registered = next((suite for suite in _suites.values() if suite.run is run), None)
     summary = next(iter((run.__doc__ or "").strip().splitlines()), function)
     return registered or Suite(function, run, summary)
+
+
+def require_data(suite: Suite, data: Path | None) -> None:
+    """Raise :class:`DataError` unless ``data`` is what a suite without a teacher's sentences reads."""
+    if suite.needs_teacher:
+        return
+    if data is None and suite.files:
+        raise DataError(f"the {suite.name} suite needs a folder of test files: give --data DIR")
+    if data is not None and not data.is_dir():
+        missing = describe_missing(str(data.absolute()))
+        raise DataError(f"{missing or f'{data} is a file'}; --data is the folder of the test files")
+
+
+def find_suites(names: Sequence[str]) -> list[Suite]:
+    """Return suites by name, each once; of :data:`ALL`, every one that does not run on request only."""
+    if ALL in names:
+        if len(names) > 1:
+            raise DataError(f"{', '.join(names)}: {ALL} means every suite: give it alone")
+        return [suite for suite in suites().values() if not suite.on_request]
+    return [get_suite(name) for name in dict.fromkeys(names)]
 
 
 class Encoded:

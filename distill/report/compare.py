@@ -45,7 +45,7 @@ class ModelComparison:
 def compare(
     a: Spec,
     b: Spec,
-    suites: Sequence[str] | None = ("sts",),
+    suites: Sequence[str] = ("sts",),
     *,
     data: str | Path | None = None,
     draws: int = stats.DRAWS_OF_COMPARISON,
@@ -56,7 +56,7 @@ def compare(
 
     Args:
         a, b: the models, as :func:`distill.evaluation.runner.evaluate_suites` takes them.
-        suites: suites of sets; None: every one that finds its files.
+        suites: suites of sets; ``all``: every one that finds its files.
         data: folder of test files.
         draws: draws of the bootstrap.
         seed: choice of the draws.

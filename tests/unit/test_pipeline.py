@@ -203,16 +203,20 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path, steps):
         {"data": "no-sts"},
         {"data": "sts"},
         {"data": "all/run/held_out.txt", "name": "x"},
+        {},
+        {"suite": "all"},
+        {"suite": "fidelity"},
     ]
     steps |= {"exports": {}, "export": {"to": "tflite"}}
     file = write(tmp_path, steps)
     with pytest.raises(ConfigError) as caught:
         read_pipeline(file)
     parts = ["exports: unknown step", "build.source:", "build.limit:", "run.loss.tau", "finetune.triples"]
-    parts += ["eval.0.suite", "eval.1.data", "eval.2.name", "export.to"]
+    parts += ["eval.0.suite", "eval.1.data", "eval.2.name", "eval.4: ", "eval.5: ", "export.to"]
     assert [part for part in parts if part not in str(caught.value)] == []
-    # A step makes it.
+    # A step makes the one, and the other reads what a run held out.
     assert "held_out.txt" not in str(caught.value)
+    assert "eval.6" not in str(caught.value)
     # Files of the steps before the first one are not looked for.
     with pytest.raises(ConfigError) as caught:
         read_pipeline(file, "eval")
@@ -235,7 +239,7 @@ def test_a_step_takes_from_those_before_what_it_does_not_say_itself(tmp_path):
         "run: {recipe: congen/bert-tiny, training: {epochs: 2}, student: {spec: mine}}\n"
         "finetune: {recipe: distilcse/tinybert-l4-stage2, triples: t.tsv, out: trained}\n"
         "eval:\n- {models: [trained, mine/other], data: t.tsv}\n"
-        "- {suite: [sts, fidelity]}\n- {suite: all}\n"
+        "- {suite: [sts, fidelity], data: .}\n- {suite: all, data: .}\n"
         "export:\n  int8: true\n"
     )
     built, run, finetune, first, second, third, export = read_pipeline(file)[1]

@@ -20,7 +20,7 @@ from distill.cli.main import cli
 from distill.config.models import RunConfig
 from distill.config.sources import make_config
 from distill.config.sweep import Sweep, read_sweep
-from distill.errors import ConfigError, TrainingError
+from distill.errors import ConfigError, DataError, TrainingError
 from distill.record import read_record
 from distill.sweep import SweepRun, choose, leaderboard, plan_runs, run_sweep
 
@@ -150,8 +150,9 @@ def test_what_runs_would_fail_of_is_told_before_the_first(built_cache, tmp_path,
     with pytest.raises(ConfigError) as caught:
         run_sweep(sweep, tmp_path / "out")
     assert [noun for noun in problems if noun not in str(caught.value)] == []
-    with pytest.raises(Exception, match="glue"):
-        run_sweep(sweep_of(built_cache, "seed=0,1"), tmp_path / "out", suite="glue")
+    for suite, wanted in (("glue", "glue"), ("sts", "--data DIR")):
+        with pytest.raises(DataError, match=wanted):
+            run_sweep(sweep_of(built_cache, "seed=0,1"), tmp_path / "out", suite=suite)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="expected one"):
         run_sweep(sweep_of(built_cache, "seed=0,1"), tmp_path / "out")
