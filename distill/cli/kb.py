@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _MODEL = click.argument("model", type=click.Path(path_type=Path))
 _CACHE = click.option("--cache", metavar="DIR", required=True, help="The cache's folder.")
+_POSITIVE = click.FloatRange(min=0, min_open=True)
+_EFFORT = click.IntRange(1, 10**7)
 _CORPUS = named("--corpus", "NAME", "Corpus of the cache.  [default: the run's, or the only one]")
 
 
@@ -47,11 +49,11 @@ def kb_command() -> None:
 @named("--teacher", "NAME", "Teacher of the cache; with --apply, a projection.  [default: the only one]")
 @count("--dim", "Width of the projected vectors.  [default: the teacher's]")
 @named("--name", "NAME", "Name of the projected teacher.  [default: TEACHER.projected]")
-@click.option("--tau", type=float, help="Temperature of the loss.  [default: 0.07]")
+@click.option("--tau", type=_POSITIVE, help="Temperature of the loss.  [default: 0.07]")
 @click.option("--batch-size", type=click.IntRange(2), help="Rows per step.  [default: 512]")
-@click.option("--lr", type=float, help="Learning rate.  [default: 2e-5]")
+@click.option("--lr", type=_POSITIVE, help="Learning rate.  [default: 2e-5]")
 @count("--epochs", "Passes over the rows.  [default: 3]")
-@click.option("--seed", type=click.IntRange(0), help="Seed.  [default: 0]")
+@click.option("--seed", type=click.IntRange(0, 10**9), help="Seed.  [default: 0]")
 @count("--threads", "CPU threads.  [default: all cores]")
 @click.option("--apply", "only_apply", is_flag=True, help="Train nothing: add the vectors that CORPUS lacks.")
 @json_option
@@ -105,16 +107,18 @@ def project_command(
 @_CORPUS
 @named("--teacher", "NAME", "Teacher of the vectors.  [default: the run's]")
 @click.option("--m", type=click.IntRange(2, 1024), default=48, show_default=True, help="Links of a row.")
+@click.option("--ef-construction", type=_EFFORT, default=400, show_default=True, help="Candidates to link.")
 @click.option(
-    "--ef-construction", type=click.IntRange(1), default=400, show_default=True, help="Candidates to link."
+    "--ef-search",
+    type=_EFFORT,
+    help="Candidates in a search.  [default: the fewest that find 99 % of the nearest]",
 )
-@count("--ef-search", "Candidates in a search.  [default: the fewest that find 99 % of the nearest]")
 @choice(
     "--codec", ("float32", "float16", "int8"), "Storage of vectors.", default="float16", show_default=True
 )
 @flag("--texts", "Keep the texts, to show neighbours.")
 @click.option(
-    "--tau", type=float, help="Temperature of neighbours' weights.  [default: the run's, else 0.07]"
+    "--tau", type=_POSITIVE, help="Temperature of neighbours' weights.  [default: the run's, else 0.07]"
 )
 @overwrite_option
 @json_option

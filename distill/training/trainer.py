@@ -51,6 +51,8 @@ SECONDS_BETWEEN_CHECKPOINTS = 60.0
 LAST_STEPS = 100
 """Steps that the final loss is the mean over, or all of a shorter run."""
 
+_NO_CPU_MEMORY = "DefaultCPUAllocator"
+
 
 class Trainer:
     """Training loop of one student.
@@ -113,7 +115,8 @@ class Trainer:
             on_progress: called after every step.
 
         Raises:
-            TrainingError: if the loss becomes NaN or infinite; the best checkpoint so far stays.
+            TrainingError: if the loss becomes NaN or infinite, or memory runs out; the best checkpoint so far
+                stays.
             StorageError: if a checkpoint cannot be written; the one before stays.
             RemoteError: if rows cannot be had of a remote, in this process or in another one; a checkpoint of
                 the steps done is written first.
@@ -123,7 +126,15 @@ class Trainer:
         started = self._saved - state.seconds
         self._model.train()
         while state.epoch < self._epochs and not self._has_stopped():
-            self._train_epoch(started, tracker, on_progress)
+            try:
+                self._train_epoch(started, tracker, on_progress)
+            except RuntimeError as error:
+                if not isinstance(error, torch.OutOfMemoryError) and _NO_CPU_MEMORY not in str(error):
+                    raise
+                raise TrainingError(
+                    f"out of {self._device.type} memory at step {state.step + 1} with batches of "
+                    f"{self._batch_size} rows: lower --batch-size"
+                ) from error
             state.epoch, state.batch = state.epoch + 1, 0
         state.seconds = time.perf_counter() - started
         last = state.losses[-LAST_STEPS:]

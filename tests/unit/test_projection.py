@@ -127,6 +127,20 @@ def test_a_map_that_hardly_moved_or_is_too_narrow_is_noted(cache, tmp_path):
     assert project(cache, teacher="base", settings=QUICK, name="full").notes == ()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "project --tau 0",
+        "project --lr 0",
+        "project --seed 10000000000",
+        "build m --ef-construction 100000000",
+    ],
+)
+def test_a_setting_out_of_its_range_is_one_line(cache, words):
+    said = CliRunner().invoke(cli, ["kb", *words.split(), "--cache", str(cache.folder)])
+    assert (said.exit_code, "is not in the range" in said.output) == (2, True)
+
+
 def test_rows_without_a_partner_in_their_batch_are_counted(tmp_path):
     labels = ["rare" if number == 7 else "a" if number % 2 else "b" for number in range(ROWS)]
     found = project(make_cache(tmp_path / "cache", labels), settings=QUICK)

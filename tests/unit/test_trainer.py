@@ -7,6 +7,7 @@ import os
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -402,6 +403,19 @@ def test_a_loss_that_is_no_number_ends_the_run_and_names_the_step(
         np.testing.assert_allclose(encode(tmp_path / "run" / "best"), selector.vectors[1], atol=1e-5)
     else:
         assert selector.vectors == [], "a student that is no number was scored"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_running_out_of_memory_names_the_batch_size(built_cache, tmp_path, monkeypatch, error):
+    monkeypatch.setattr(Trainer, "_step", Mock(side_effect=error))
+    with pytest.raises(TrainingError, match=r"at step 1 with batches of 32 rows: lower --batch-size"):
+        small_run(built_cache, tmp_path / "run", batch_size=32)
 
 
 def test_a_score_that_is_no_number_is_never_the_best(built_cache, tmp_path, scripted):
