@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from distill.errors import ExportError, MissingExtraError
-from distill.layout import CONFIG, describe_unfinished
+from distill.layout import CONFIG, KNOWLEDGE_BASE, describe_unfinished
 from distill.onnx import (
     GRAPH,
     INT8_GRAPH,
@@ -35,6 +35,7 @@ from distill.onnx import (
 from distill.students.save import saving, share
 from embedcache.folders import folder_that_appears
 from embedcache.fsio import write_bytes, write_json
+from embedcache.teacher.classifier import CLASSIFIER, WEIGHTS
 
 if TYPE_CHECKING:
     from embedcache.teacher.load import Teacher
@@ -141,8 +142,7 @@ def export_onnx(
             f"{source} starts with {first}; only Transformer and StaticEmbedding models can be exported"
         )
     teacher.model.float()
-    cosine: float | None = None
-    setting: str | None = None
+    cosine, setting = None, None
     with _new_export(teacher, source, target) as folder:
         (folder / "onnx").mkdir()
         traced: Any = PaddedStatic(teacher.model) if static else teacher.model
@@ -254,15 +254,18 @@ def _check_difference(source: Path, difference: float, tolerance: float) -> None
 
 @contextmanager
 def _new_export(teacher: Teacher, source: Path, target: Path) -> Iterator[Path]:
-    """Yield a new folder with the model and its card that becomes ``target`` at the end."""
+    """Yield a new folder with the model, its card and its classifier; it becomes ``target`` at the end."""
     from embedcache.teacher.load import quiet_transformers
 
     with folder_that_appears(target, overwrite=True) as folder:
         # Before anything is encoded: the tokenizer's file carries the settings of its last call.
         with saving(target), quiet_transformers():
             teacher.model.save(str(folder), create_model_card=False)
-        if (source / "README.md").is_file():
-            shutil.copyfile(source / "README.md", folder / "README.md")
+        for name in ("README.md", CLASSIFIER, WEIGHTS):
+            if (source / name).is_file():
+                shutil.copyfile(source / name, folder / name)
+        if (source / KNOWLEDGE_BASE).is_dir():
+            shutil.copytree(source / KNOWLEDGE_BASE, folder / KNOWLEDGE_BASE)
         yield folder
         for path in folder.rglob("*.safetensors"):
             share(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from student_teachers import make_teacher
 import distill.export
 from distill.errors import ExportError
 from distill.export import OPENVINO_GRAPH, export_openvino
+from distill.layout import KNOWLEDGE_BASE
+from embedcache.teacher.classifier import ClassifierHead
 from embedcache.testing import sentences
 
 openvino = pytest.importorskip("openvino")
@@ -32,6 +35,20 @@ def test_the_folder_holds_a_graph_that_gives_the_models_vectors(tmp_path: Path, 
     states = graph({name: features[name].numpy() for name in names})["last_hidden_state"]
     found = model[2](model[1]({**features, "token_embeddings": torch.from_numpy(states)}))
     np.testing.assert_allclose(found["sentence_embedding"].numpy(), wanted, atol=1e-5)
+
+
+def test_a_classifier_keeps_its_head_and_its_knowledge_base(tmp_path: Path, tiny_teacher: Path) -> None:
+    source = Path(shutil.copytree(tiny_teacher, tmp_path / "model"))
+    width = SentenceTransformer(str(source), device="cpu").get_sentence_embedding_dimension()
+    head = ClassifierHead(("no", "yes"), np.ones((2, width), np.float32), np.zeros(2, np.float32))
+    head.write(source)
+    (source / KNOWLEDGE_BASE).mkdir()
+    (source / KNOWLEDGE_BASE / "header.json").write_text("{}")
+    out = export_openvino(source, tmp_path / "out").folder
+    found = ClassifierHead.read(out)
+    assert found is not None
+    assert (found.labels, found.digest) == (head.labels, head.digest)
+    assert (out / KNOWLEDGE_BASE / "header.json").is_file()
 
 
 def test_what_cannot_be_exported_leaves_nothing(
