@@ -18,7 +18,7 @@ _SECONDS_TO_TELL = 10.0
 
 COMMANDS = {
     "run": ("train:run_command", "Distil a student from the vectors of a cache."),
-    "finetune": ("train:finetune_command", "Fine-tune a student on triples, pairs or sentences."),
+    "finetune": ("train:finetune_command", "Fine-tune a student on triples, pairs, sentences or labels."),
     "eval": ("evaluate:evaluate_command", "Evaluate models, beside their teacher."),
     "compare": ("compare:compare_command", "Compare two models on the same items."),
     "report": ("report:report_command", "Rank runs beside their teachers."),
@@ -27,7 +27,7 @@ COMMANDS = {
     "kb": ("kb:kb_command", "Make and tune the knowledge base of a student."),
     "predict": ("predict:predict_command", "Predict the labels of texts."),
     "export": ("ship:export_command", "Export a model to ONNX or OpenVINO."),
-    "data": ("data:data_command", "Fetch evaluation data, and check training texts."),
+    "data": ("data:data_command", "Fetch evaluation data, and take training pairs from it."),
     "list": ("listing:list_command", "List losses, recipes, suites or students."),
 }
 """Name -> place below ``distill.cli``, and its line in ``--help``."""

@@ -41,9 +41,7 @@ _SETTINGS = {
     metavar="KEY",
     help="Show only the value of KEY with the best development score.",
 )
-@click.option(
-    "--more-seeds", metavar="N,N", help="Seeds that only the settings so chosen are run with as well."
-)
+@click.option("--more-seeds", metavar="N,N", help="Extra seeds for the settings chosen by --best-of.")
 @click.option("--suite", help="Suite to evaluate finished students by ('distill list suites').")
 @click.option("--data", type=click.Path(path_type=Path), metavar="PATH", help="Data of the suite.")
 @click.option(

@@ -71,9 +71,23 @@ class ContrastiveConfig(StrictConfig):
     )
 
 
+class FinetuneOptimizerConfig(OptimizerConfig):
+    """AdamW and its schedule, with the defaults of a fine-tuning."""
+
+    lr: Positive | None = setting(
+        None, "peak learning rate; default: 1e-5, with --labels 2e-5", option="--lr", common=True
+    )
+
+
 class FinetuneLoopConfig(LoopConfig):
     """Length of a fine-tuning, its batches, the machine, and the rows."""
 
+    epochs: PositiveInt | None = setting(
+        None, "passes over the rows; default: 5, with --labels 3", option="--epochs", common=True
+    )
+    batch_size: PositiveInt | None = setting(
+        None, "rows per step; default: 128, with --labels 32", option="--batch-size", common=True
+    )
     order: Literal["length", "random"] = setting(
         "length", "batches of rows of like length (fast), or of random rows"
     )
@@ -159,7 +173,7 @@ class FinetuneConfig(StrictConfig):
     seed: Seed = SEED
     student: FinetuneStudentConfig = FinetuneStudentConfig()
     loss: ContrastiveConfig = ContrastiveConfig()
-    optimizer: OptimizerConfig = OptimizerConfig()
+    optimizer: FinetuneOptimizerConfig = FinetuneOptimizerConfig()
     training: FinetuneLoopConfig = FinetuneLoopConfig()
     evaluation: FinetuneEvaluationConfig = FinetuneEvaluationConfig()
     tracking: TrackingConfig = TrackingConfig()

@@ -104,7 +104,7 @@ class OptimizerConfig(StrictConfig):
 
     lr: Positive | None = setting(
         None,
-        "peak learning rate; default: the loss's (7e-4 for most), of finetune 1e-5, with --labels 2e-5",
+        "peak learning rate; default: the loss's (7e-4 for most)",
         option="--lr",
         common=True,
     )
@@ -127,7 +127,7 @@ class LoopConfig(StrictConfig):
 
     epochs: PositiveInt | None = setting(
         None,
-        "passes over the rows; default: 3, up to 20 below 200,000 rows, of finetune 5, with --labels 3",
+        "passes over the rows; default: 3, up to 20 below 200,000 rows",
         option="--epochs",
         common=True,
     )
@@ -136,7 +136,7 @@ class LoopConfig(StrictConfig):
     )
     batch_size: PositiveInt | None = setting(
         None,
-        "rows per step; default: the loss's (128 for most), of finetune 128, with --labels 32",
+        "rows per step; default: the loss's (128 for most)",
         option="--batch-size",
         common=True,
     )

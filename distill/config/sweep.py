@@ -30,7 +30,7 @@ class Sweep(StrictConfig):
     base: Settings = setting({}, "configuration of all runs")
     vary: Annotated[list[Block], Field(min_length=1)] = setting(..., "block, or blocks, of key -> values")
     best_of: list[str] = setting([], "keys whose value with the best development score is chosen")
-    more_seeds: list[Seed] = setting([], "seeds that only the chosen settings are run with as well")
+    more_seeds: list[Seed] = setting([], "extra seeds for the settings chosen by best_of")
 
     @field_validator("vary", mode="before")
     @classmethod

@@ -41,7 +41,7 @@ class SimTDELoss(DistillLoss):
     Args:
         alpha: what the token embeddings count for.
         over: ``tokens`` of the batch, or the whole ``vocabulary`` at every step.
-        embeddings: which embeddings are compared; see :class:`distill.training.token_embeddings`.
+        embeddings: ``block``: the embedding block's output but for the position; ``word``: matrix rows.
         scale: ``paper`` takes the errors as they are; ``relative`` divides each, that of every layer too, by
             the mean square of its targets, those of the teacher's whole vocabulary for token embeddings.
             Components of vectors of length one are so small that beside them the token embeddings would

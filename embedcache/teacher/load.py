@@ -145,13 +145,14 @@ def logits_teacher(teacher: Teacher) -> Teacher:
     head = ClassifierHead.read(teacher.folder)
     if head is None:
         raise TeacherError(
-            f"{teacher.folder} has no classifier, so no logits: run 'distill teach', or leave output out"
+            f"{teacher.folder} has no classifier, so no logits: train one with 'distill finetune --labels', "
+            "or leave output out"
         )
     kinds = [type(module).__name__ for module in teacher.model]
     if "Normalize" in kinds[:-1]:
         raise TeacherError(
             f"{teacher.folder} scales vectors before its last module ({', '.join(kinds)}), and a classifier "
-            "takes them unscaled: run 'distill teach' on another model"
+            "takes them unscaled: run 'distill finetune --labels' on another model"
         )
     # The model's own figure is that of truncated vectors.
     widths = [m.get_embedding_dimension() for m in teacher.model if hasattr(m, "get_embedding_dimension")]
