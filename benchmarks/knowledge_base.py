@@ -17,7 +17,7 @@ import numpy as np
 from distill.reaugkd.classifier import RetrievalAugmentedClassifier, open_encoder
 from distill.reaugkd.index import IndexSettings, NeighbourIndex
 from distill.reaugkd.knowledge_base import Header, KnowledgeBase, Origin
-from distill.reaugkd.student import open_student
+from distill.reaugkd.student import open_student_folder
 from distill.vectors import unit
 from embedcache.cache import Cache
 from embedcache.codecs import Vectors
@@ -67,7 +67,7 @@ def measure_time(
     student: Path, index: NeighbourIndex, texts: Sequence[str], batch: int, threads: int
 ) -> dict[str, object]:
     """Milliseconds a text takes the student, and what retrieval adds."""
-    opened = open_student(student)
+    opened = open_student_folder(student)
     origin = Origin(teacher="t", contract="", logits="", labels=tuple(opened.head.labels))
     header = Header(
         rows=len(index),

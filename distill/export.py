@@ -32,7 +32,7 @@ from distill.onnx import (
     import_onnxruntime,
     quantise,
 )
-from distill.students.save import saving, share
+from distill.students.save import make_readable, saving
 from embedcache.folders import folder_that_appears
 from embedcache.fsio import write_bytes, write_json
 from embedcache.teacher.classifier import CLASSIFIER, WEIGHTS
@@ -268,7 +268,7 @@ def _new_export(teacher: Teacher, source: Path, target: Path) -> Iterator[Path]:
             shutil.copytree(source / KNOWLEDGE_BASE, folder / KNOWLEDGE_BASE)
         yield folder
         for path in folder.rglob("*.safetensors"):
-            share(path)
+            make_readable(path)
 
 
 def _recipe(teacher: Teacher, model: Any) -> dict[str, object]:

@@ -207,9 +207,9 @@ def tune_command(
 @json_option
 def info_command(model: Path, as_json: bool) -> None:
     """Check every file of the knowledge base of MODEL, and describe it."""
-    from distill.reaugkd.student import open_student
+    from distill.reaugkd.student import open_student_folder
 
-    header = open_student(model).base().header
+    header = open_student_folder(model).base().header
     origin, chosen = header.origin, header.chosen
     choice = "not chosen yet: 'distill kb tune'"
     if chosen is not None:

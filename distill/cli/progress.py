@@ -65,7 +65,7 @@ def train_progress() -> Iterator[Callable[[TrainProgress], None]]:
         yield update
 
 
-def report(train: Callable[[OnProgress], Run], as_json: bool) -> None:
+def train_and_print(train: Callable[[OnProgress], Run], as_json: bool) -> None:
     """Train, show progress and result; of several processes, the first one alone shows them.
 
     Args:

@@ -42,14 +42,14 @@ def _train(
     as_json: bool,
     parameters: dict[str, Any],
 ) -> None:
-    from distill.cli.progress import report
+    from distill.cli.progress import train_and_print
 
     typed = Typed(model, parameters)
     if typed.resumed is not None:
         folder, changes = typed.resumed, typed.machine()
         from distill.training.train import resume
 
-        report(lambda on_progress: resume(folder, **changes, on_progress=on_progress), as_json)
+        train_and_print(lambda on_progress: resume(folder, **changes, on_progress=on_progress), as_json)
         return
     with naming_options(model):
         config = make_config(model, typed.gather(kind))
@@ -63,4 +63,4 @@ def _train(
         from distill.training.train import train
 
         recipe = typed.recipe
-        report(lambda on_progress: train(config, on_progress, recipe=recipe), as_json)
+        train_and_print(lambda on_progress: train(config, on_progress, recipe=recipe), as_json)

@@ -24,7 +24,7 @@ import numpy as np
 from distill.errors import DataError
 from distill.evaluation.files import PAIR_COLUMNS, skipped_note
 from distill.evaluation.geometry import read_stsb
-from distill.evaluation.machine import cpu_threads, processor
+from distill.evaluation.machine import processor, thread_count
 from distill.evaluation.models import Encode
 from distill.evaluation.result import Figure, SuiteResult
 from distill.evaluation.task import SuiteFile, SuiteOptions, register_suite
@@ -47,14 +47,14 @@ Call = Callable[[Sequence[str], int], object]
     "latency",
     summary="seconds and memory on a CPU, one sentence at a time and in batches, on STS-B test",
     files=[SuiteFile("stsb_test", PAIR_COLUMNS)],
-    version=lambda: f"{processor()}, {cpu_threads()} threads",
+    version=lambda: f"{processor()}, {thread_count()} threads",
     on_request=True,
 )
 def latency(encode: Encode, data: Path, options: SuiteOptions) -> SuiteResult:
     """Time one model; one whose vectors are cached is loaded for it."""
     sts = read_stsb(data, "stsb_test")
     sentences = [text for pair in sts.pairs for text in pair]
-    model, threads = options.model, cpu_threads()
+    model, threads = options.model, thread_count()
     options.progress(f"time {model.name if model else 'encoder'}", 0, 0)
     source = model.locate() if model else None
     if model is None or source is None:

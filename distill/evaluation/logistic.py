@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from distill.evaluation.machine import cpu_threads
+from distill.evaluation.machine import thread_count
 from distill.evaluation.models import Vectors
 
 Labels: TypeAlias = NDArray[np.int64]
@@ -146,7 +146,7 @@ def _on_all_cores(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
     from threadpoolctl import threadpool_limits
 
     # OpenMP keeps a limit for every thread that calls it, so each thread sets it.
-    workers = ThreadPoolExecutor(cpu_threads(), initializer=threadpool_limits, initargs=(1,))
+    workers = ThreadPoolExecutor(thread_count(), initializer=threadpool_limits, initargs=(1,))
     with warnings.catch_warnings(), threadpool_limits(1), workers as pool:
         # Given at the optimum, where float32 shows no lower loss.
         warnings.simplefilter("ignore", ConvergenceWarning)

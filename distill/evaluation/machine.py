@@ -7,7 +7,7 @@ import platform
 from pathlib import Path
 
 
-def cpu_threads() -> int:
+def thread_count() -> int:
     """Return what ``OMP_NUM_THREADS`` allows, or the cores that this process may use."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdecimal() and int(asked) > 0:

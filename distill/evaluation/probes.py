@@ -35,7 +35,7 @@ from distill.evaluation.models import Encode, Vectors
 from distill.evaluation.result import Figure, Outcomes, SuiteResult
 from distill.evaluation.task import Encoded, Items, NotThereError, SuiteFile, SuiteOptions, register_suite
 
-HELD_OUT = 0.1
+SNLI_HELD_OUT = 0.1
 """Share of SNLI's training premises whose pairs choose the strength."""
 
 ALL, TRAIN, DEV, TEST = "all", "train", "dev", "test"
@@ -243,7 +243,7 @@ def draw_pairs(examples: Examples, pairs: int, seed: int) -> Examples:
 def hold_out(examples: Examples, seed: int) -> tuple[Examples, Examples]:
     """Return the pairs to learn from and those of held-out premises; no premise is in both."""
     premises = sorted({texts[0] for texts in examples.texts})
-    count = max(1, round(HELD_OUT * len(premises)))
+    count = max(1, round(SNLI_HELD_OUT * len(premises)))
     drawn = np.random.default_rng(seed).choice(len(premises), count, replace=False)
     chosen = {premises[place] for place in drawn}
     return _of_premises(examples, chosen, inside=False), _of_premises(examples, chosen, inside=True)

@@ -24,7 +24,7 @@ from distill.errors import ConfigError, DataError
 from distill.layout import KNOWLEDGE_BASE
 from distill.reaugkd.index import Found
 from distill.reaugkd.knowledge_base import KnowledgeBase, Probabilities
-from distill.reaugkd.student import StudentFolder, open_student
+from distill.reaugkd.student import StudentFolder, open_student_folder
 from distill.vectors import unit
 from embedcache.codecs import Vectors
 from embedcache.pairs import join_pair, split_pair
@@ -140,7 +140,7 @@ class RetrievalAugmentedClassifier:
             CorruptCacheError: if the classifier or the base is damaged.
             TeacherError: if the model cannot be loaded.
         """
-        student = open_student(path)
+        student = open_student_folder(path)
         base = student.base() if retrieval and (student.folder / KNOWLEDGE_BASE).is_dir() else None
         return cls(open_encoder(student, base, device, threads), student.head, base, k=k, beta=beta)
 

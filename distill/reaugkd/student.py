@@ -181,7 +181,7 @@ class StudentFolder:
         return base
 
 
-def open_student(spec: str | Path) -> StudentFolder:
+def open_student_folder(spec: str | Path) -> StudentFolder:
     """Open a run (its ``best/``) or a model folder with a classifier.
 
     Raises:
@@ -255,7 +255,7 @@ def build_base(
         InputError: if there is no such corpus or teacher.
         StorageError: if it cannot be written.
     """
-    student, opened = open_student(model), Cache(cache)
+    student, opened = open_student_folder(model), Cache(cache)
     with locked_folder(student.folder):
         target = student.folder / KNOWLEDGE_BASE
         if target.exists() and not overwrite:
@@ -300,7 +300,7 @@ def add_rows(
         InputError: if there is no such corpus.
         StorageError: if it cannot be written; the base stays as it was.
     """
-    student, opened = open_student(model), Cache(cache)
+    student, opened = open_student_folder(model), Cache(cache)
     with locked_folder(student.folder):
         base = student.base()
         origin = base.header.origin

@@ -20,7 +20,7 @@ from distill.errors import DataError
 from distill.reaugkd.classifier import open_encoder
 from distill.reaugkd.index import Found
 from distill.reaugkd.knowledge_base import Chosen, KnowledgeBase, Probabilities
-from distill.reaugkd.student import StudentFolder, open_student
+from distill.reaugkd.student import StudentFolder, open_student_folder
 from distill.training.selection import refuse_test_file, refuse_test_rows
 from distill.vectors import unit
 from embedcache.cache import Cache
@@ -130,7 +130,7 @@ def tune(
         DataError: if there is no base, the student cannot search it, or too few rows are left.
         InputError: if the file or the corpus cannot be read, or holds pairs for a student of single texts.
     """
-    student = open_student(model)
+    student = open_student_folder(model)
     with locked_folder(student.folder):
         base = student.base()
         encode = open_encoder(student, base, device, threads)

@@ -13,7 +13,7 @@ from embedcache.errors import StorageError
 from embedcache.fsio import TEMPORARY_PREFIX, explain_os_error
 
 
-def share(file: Path) -> None:
+def make_readable(file: Path) -> None:
     """Give ``file`` the permissions of any new file: safetensors creates files only their owner can read.
 
     Raises:

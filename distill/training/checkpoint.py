@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from distill.errors import CheckpointError
 from distill.layout import CHECKPOINT
-from distill.students.save import saving, share
+from distill.students.save import make_readable, saving
 from embedcache.fsio import commit, temporary_sibling
 
 _VERSION = 2
@@ -107,7 +107,7 @@ class Checkpoint:
             tensors = _apart(self.tensors)
             checksums = json.dumps({name: _checksum(tensor) for name, tensor in tensors.items()})
             save_file(tensors, temporary, {_METADATA_KEY: facts, _CHECKSUMS_KEY: checksums})
-            share(temporary)
+            make_readable(temporary)
             commit(temporary, target)
 
     @classmethod

@@ -26,7 +26,7 @@ from distill.layout import (
 )
 from distill.reaugkd.head import LabelHead
 from distill.record import RunRecord, read_record
-from distill.students.save import saving, share
+from distill.students.save import make_readable, saving
 from embedcache.errors import RemoteError
 from embedcache.fsio import TEMPORARY_PREFIX, make_directory, write_bytes
 from embedcache.teacher.load import quiet_transformers
@@ -212,7 +212,7 @@ def save_student(model: SentenceTransformer, folder: Path, classifier: LabelHead
         with saving(target), quiet_transformers():
             model.save_pretrained(str(staging), create_model_card=False)
             for weights in staging.rglob("*.safetensors"):
-                share(weights)
+                make_readable(weights)
             if classifier is not None:
                 classifier.kept().write(staging)
             if target.exists():

@@ -32,7 +32,7 @@ from distill.layout import BEST, HELD_OUT, KNOWLEDGE_BASE, RECORD
 from distill.reaugkd.index import EFFORTS, USUAL_EFFORT, IndexSettings, NeighbourIndex
 from distill.reaugkd.knowledge_base import CHOSEN, HEADER, INDEX, ROWS, KnowledgeBase
 from distill.reaugkd.knowledge_base import TEXTS as TEXTS_FILE
-from distill.reaugkd.student import add_rows, build_base, open_student
+from distill.reaugkd.student import add_rows, build_base, open_student_folder
 from distill.reaugkd.tune import held_out_rows, tune
 from embedcache.errors import CorruptCacheError
 from embedcache.fsio import read_sealed_json, write_sealed_json
@@ -121,7 +121,7 @@ def test_a_base_holds_vectors_and_soft_labels_of_all_but_the_held_out_rows(tmp_p
     cache = make_cache(tmp_path / "twice", [*TEXTS, *TEXTS[20:25]])
     made = build_base(run, cache.folder, settings=EXACT, texts=True)
     assert (made.added, made.held_out, made.repeated, made.known) == (len(KEPT), len(HELD), 5, 0)
-    base = open_student(run).base()
+    base = open_student_folder(run).base()
     assert np.array_equal(base.keys, key_array(KEPT))
     assert np.allclose(base.index.vectors(), teacher_vectors(KEPT), atol=1e-6)
     assert np.allclose(base.soft_labels, softmax(teacher_logits(KEPT), axis=1), atol=1e-6)
@@ -151,7 +151,7 @@ def test_another_corpus_is_added_without_training(tmp_path, run, cache):
     more = make_cache(tmp_path / "more", [*MORE, *TEXTS[20:23], *HELD[:2]], name="more")
     added = add_rows(run, more.folder)
     assert (added.added, added.known, added.held_out) == (len(MORE), 3, 2)
-    base = open_student(run).base()
+    base = open_student_folder(run).base()
     assert base.texts == (*before.texts, *MORE)
     assert [corpus.name for corpus in base.header.corpora] == ["films", "more"]
     rows, _ = base.index.search(teacher_vectors(MORE), 1)
@@ -244,7 +244,7 @@ def test_a_base_of_other_vectors_or_labels_is_refused_when_built_and_when_opened
     head(of.get("labels", LABELS)).write(stranger / BEST)
     shutil.copytree(run / BEST / KNOWLEDGE_BASE, stranger / BEST / KNOWLEDGE_BASE)
     with pytest.raises(DataError, match=f"base in .*stranger.*{field} "):
-        open_student(stranger).base()
+        open_student_folder(stranger).base()
 
 
 @pytest.mark.parametrize(("trained", "teacher"), [(1, "tiny"), (0, "tiny.projected")])
@@ -262,41 +262,41 @@ def test_a_student_whose_loss_brings_it_near_no_teacher_has_no_neighbours(tmp_pa
 
 def test_another_width_is_refused_and_a_copied_folder_needs_a_teacher(tmp_path, run, cache):
     with pytest.raises(DataError, match="no knowledge base"):
-        open_student(run).base()
+        open_student_folder(run).base()
     build_base(run, cache.folder)
     copy = Path(shutil.copytree(run / BEST, tmp_path / "copy"))
-    assert len(open_student(copy).base()) == len(KEPT)
+    assert len(open_student_folder(copy).base()) == len(KEPT)
     with pytest.raises(ConfigError, match="--teacher"):
         build_base(copy, cache.folder, overwrite=True)
     head(width=9).write(copy)
     with pytest.raises(DataError, match="dimension 8 -> 9"):
-        open_student(copy).base()
+        open_student_folder(copy).base()
 
 
 def test_folders_without_a_classifier_or_a_sound_record_are_refused(tmp_path, run):
     with pytest.raises(ConfigError):
-        open_student(tmp_path / "missing")
+        open_student_folder(tmp_path / "missing")
     (run / RECORD).write_text("{}", encoding="utf-8")
     with pytest.raises(DataError, match="record"):
-        open_student(run)
+        open_student_folder(run)
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="no classifier"):
-        open_student(tmp_path / "empty")
+        open_student_folder(tmp_path / "empty")
 
 
 def test_held_out_rows_come_with_the_labels_of_the_corpus(tmp_path, run, cache):
-    rows = held_out_rows(open_student(run))
+    rows = held_out_rows(open_student_folder(run))
     assert (rows.texts, rows.labels) == (HELD, [LABELS[number] for number in sentiment(HELD)])
     changed = make_cache(tmp_path / "changed", TEXTS[1:])
-    rows = held_out_rows(open_student(run), changed.folder)
+    rows = held_out_rows(open_student_folder(run), changed.folder)
     assert rows.texts == HELD[1:]
     assert rows.described.startswith("1 of 14")
     shutil.rmtree(cache.folder)
     with pytest.raises(DataError, match="--cache"):
-        held_out_rows(open_student(run))
+        held_out_rows(open_student_folder(run))
     (run / HELD_OUT).unlink()
     with pytest.raises(DataError, match="--data FILE"):
-        held_out_rows(open_student(run), changed.folder)
+        held_out_rows(open_student_folder(run), changed.folder)
 
 
 # --- classifiers trained on labels alone ---

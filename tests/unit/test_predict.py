@@ -22,7 +22,7 @@ from distill.layout import BEST, KNOWLEDGE_BASE
 from distill.reaugkd.classifier import DEFAULT_BETA, DEFAULT_K, open_encoder, score_labels
 from distill.reaugkd.index import IndexSettings
 from distill.reaugkd.knowledge_base import KnowledgeBase
-from distill.reaugkd.student import build_base, open_student
+from distill.reaugkd.student import build_base, open_student_folder
 from distill.reaugkd.tune import BETAS, lead_interval, try_settings, tune
 from distill.vectors import unit
 from embedcache.errors import InputError
@@ -97,7 +97,7 @@ def test_a_vote_is_the_papers(base):
 
 
 def test_an_answer_is_put_together_as_the_paper_says(made, base):
-    vectors = open_encoder(open_student(made), base, **CPU)(FRESH)
+    vectors = open_encoder(open_student_folder(made), base, **CPU)(FRESH)
     student = softmax(head().logits(vectors).astype(float), axis=1)
     cosines = unit(vectors) @ base.index.vectors().T
     nearest = np.argsort(-cosines, axis=1)[:, :5]
