@@ -78,23 +78,6 @@ class SimTDELoss(DistillLoss):
 
 
 @register_loss(
-    "lrn-kd",
-    summary="squared error to the teacher's vector: SimTDE's baseline, for the teacher's last two layers",
-    targets="as they are",
-)
-class LRNKDLoss(DistillLoss):
-    r"""Layer reduction: the mean squared error of the sentence embeddings alone, :math:`L_{SE}`.
-
-    Source: SimTDE, section 4.3, baseline LRN-KD, after BERT-PKD without soft labels. Its student has the last
-    two layers of the teacher and the teacher's embeddings.
-    """
-
-    def forward(self, batch: LossBatch) -> Tensor:
-        """Return the loss of each row, shape (B,)."""
-        return _sentence_error(batch)
-
-
-@register_loss(
     "lmx-kd",
     summary="squared error to the teacher's vector, and to its layers through learned matrices: needs the "
     "live teacher (--teacher online)",
@@ -146,7 +129,7 @@ class LMXKDLoss(DistillLoss):
         return loss
 
 
-def _sentence_error(batch: LossBatch, scale: Scale = "paper") -> Tensor:
+def _sentence_error(batch: LossBatch, scale: Scale) -> Tensor:
     errors = (batch.students[0] - batch.targets).square().mean(dim=-1)
     return errors / batch.others.square().mean() if scale == "relative" else errors
 

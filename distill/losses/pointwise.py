@@ -16,7 +16,7 @@ class MSELoss(DistillLoss):
     r"""Mean squared error, mean over dimensions: :math:`\frac{1}{d}\sum_j(s_j-t_j)^2`.
 
     Source: DistilCSE, Eq. 2 and 3; the mean over dimensions is its code's. The teacher's vectors are taken as
-    they are, not normalised.
+    they are, not normalised. SimTDE's baseline LRN-KD (section 4.3) is this loss for ``layers:2``.
     """
 
     def forward(self, batch: LossBatch) -> Tensor:

@@ -284,6 +284,5 @@ REFERENCES: dict[str, Reference] = {
         labels(step, 1.0, loss.soft) + loss.alpha * relations(step, loss.tau)
     ),
     "simtde": lambda loss, step, queue: simtde(loss, step),
-    "lrn-kd": lambda loss, step, queue: mse(step.students[0], step.targets),
     "lmx-kd": lambda loss, step, queue: lmx_kd(loss, step),
 }
