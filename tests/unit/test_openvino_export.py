@@ -39,7 +39,7 @@ def test_the_folder_holds_a_graph_that_gives_the_models_vectors(tmp_path: Path, 
 
 def test_a_classifier_keeps_its_head_and_its_knowledge_base(tmp_path: Path, tiny_teacher: Path) -> None:
     source = Path(shutil.copytree(tiny_teacher, tmp_path / "model"))
-    width = SentenceTransformer(str(source), device="cpu").get_sentence_embedding_dimension()
+    width = SentenceTransformer(str(source), device="cpu").get_embedding_dimension()
     head = ClassifierHead(("no", "yes"), np.ones((2, width), np.float32), np.zeros(2, np.float32))
     head.write(source)
     (source / KNOWLEDGE_BASE).mkdir()
