@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -84,11 +85,11 @@ class DistillTask(Task):
         """Return the texts kept out of training."""
         return self.dataset.texts(self.dataset.held_out)
 
-    def _record(self, student: StudentParts, notes: Sequence[str]) -> RunRecord:
+    def _record(self, student: StudentParts, notes: Sequence[str]) -> Callable[..., RunRecord]:
         config, dataset = self.config, self.dataset
         corpus = dataset.corpus
-        return RunRecord(
-            identity="",
+        return partial(
+            RunRecord,
             seeds=[config.seed],
             setting=run_setting(dataset, config),
             teachers=_teacher_records(self.cache, dataset, config.teacher_model),

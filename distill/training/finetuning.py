@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -128,7 +129,7 @@ class FinetuneTask(Task):
 
     def _record(
         self, parts: StudentParts, contract_id: str, rows: Triples | LabelledRows, **facts: Any
-    ) -> RunRecord:
+    ) -> Callable[..., RunRecord]:
         config, before = self.config, self.start.record
         evaluation = config.evaluation
         start = self.start.describe(config.start, contract_id)
@@ -136,9 +137,9 @@ class FinetuneTask(Task):
         dev = describe_dev(data, evaluation.rows)
         digests = {"corpus": rows.digest, "dev": dev and dev.sha256}
         held_out = facts.pop("held_out")
-        return RunRecord(
+        return partial(
+            RunRecord,
             kind="finetune",
-            identity="",
             seeds=[*start.seeds, config.seed],
             setting=setting_of(config, digests, start),
             corpus=CorpusRecord(name=rows.name, rows=len(rows) + held_out, digest=rows.digest),

@@ -64,13 +64,13 @@ class Work:
         student: the student.
         objective: the objective.
         source: rows to train on.
-        record: the run's record, without identity, recipe and result.
+        make_record: makes the run's record, given ``identity`` and ``recipe``.
     """
 
     student: StudentParts
     objective: Objective
     source: Source
-    record: RunRecord
+    make_record: Callable[..., RunRecord]
 
 
 class Task(ABC):

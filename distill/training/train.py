@@ -252,7 +252,7 @@ def _train(
     is_first = accelerator.is_main_process
     on_progress = on_progress if is_first else None
     work = task.prepare(accelerator, on_progress)
-    student, record = work.student, work.record.model_copy(update=facts)
+    student, record = work.student, work.make_record(**facts)
     if before is not None:
         _refuse_other_data(before, record)
     save_best = partial(save_student, student.kept, folder, student.classifier)
@@ -289,9 +289,8 @@ def _train(
             advising(folder),
         ):
             result = trainer.train(tracker, on_progress)
-        record = record.model_copy(update={"result": result})
+        record = record.model_copy(update={"result": result, "scores": trainer.best_scores})
         if is_first:
-            record = record.model_copy(update={"scores": trainer.best_scores})
             write_card(folder / BEST, record, config.model_dump(mode="json"), student.dimension)
             finish_folder(folder, record)
     return Run(folder, config, record, resumed)
