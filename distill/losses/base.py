@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from torch import Tensor, nn
 
 from distill.losses.queue import TeacherQueue
 
 PartT = TypeVar("PartT")
+
+Need = Literal["labels", "token table", "live teacher", "rows apart"]
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,13 @@ class DistillLoss(nn.Module, ABC):
         super().__init__()
         self.queue: TeacherQueue | None = None
         """Teacher vectors of other rows; None for losses that have no use for them."""
+
+    @classmethod
+    def needs(cls, settings: Mapping[str, Any]) -> set[Need]:
+        """Return what it needs with these settings: the corpus's labels, the teacher's token embeddings, the
+        teacher itself, or that the rows its queue starts with are not trained on.
+        """
+        return set()
 
     @abstractmethod
     def forward(self, batch: LossBatch) -> Tensor:

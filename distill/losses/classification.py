@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from torch import Tensor
 from torch.nn import functional as F
 
 from distill.config.base import Fraction, NotNegative, Positive
-from distill.losses.base import DistillLoss, LossBatch, required
+from distill.losses.base import DistillLoss, LossBatch, Need, required
 from distill.losses.registry import register_loss
 from distill.losses.relational import Angle, Distance, RKDLoss
 
@@ -38,12 +39,17 @@ class KDLoss(DistillLoss):
 
     Args:
         tau: the temperature of soft labels.
-        soft: :math:`\lambda`, what soft labels count for; at 1 labels are not looked at.
+        soft: :math:`\lambda`, weight of soft labels; at 1 labels are not read.
     """
 
     def __init__(self, *, tau: Tau = 4.0, soft: Soft = 0.9) -> None:
         super().__init__()
         self.tau, self.soft = tau, soft
+
+    @classmethod
+    def needs(cls, settings: Mapping[str, Any]) -> set[Need]:
+        """Labels, unless soft labels are all."""
+        return {"labels"} if settings["soft"] < 1 else set()
 
     def forward(self, batch: LossBatch) -> Tensor:
         """Return the loss of each row, shape (B,)."""
@@ -108,8 +114,8 @@ class ReAugKDLoss(DistillLoss):
 
     Args:
         tau: the temperature of similarities.
-        alpha: what the relations count for.
-        soft: :math:`\lambda`, what soft labels count for; at 1 labels are not looked at.
+        alpha: weight of the relations.
+        soft: :math:`\lambda`, weight of soft labels; at 1 labels are not read.
     """
 
     def __init__(
@@ -121,6 +127,11 @@ class ReAugKDLoss(DistillLoss):
     ) -> None:
         super().__init__()
         self.tau, self.alpha, self.soft = tau, alpha, soft
+
+    @classmethod
+    def needs(cls, settings: Mapping[str, Any]) -> set[Need]:
+        """Labels, unless soft labels are all."""
+        return {"labels"} if settings["soft"] < 1 else set()
 
     def forward(self, batch: LossBatch) -> Tensor:
         """Return the loss of each row, shape (B,)."""

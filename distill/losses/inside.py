@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from distill.losses.base import (
     DistillLoss,
     HiddenPairs,
     LossBatch,
+    Need,
     TokenPairs,
     mean_over_tokens,
     required,
@@ -39,14 +40,14 @@ class SimTDELoss(DistillLoss):
     distillation" of Table 2: that many times the error of the last layers is added.
 
     Args:
-        alpha: what the token embeddings count for.
+        alpha: weight of the token embeddings.
         over: ``tokens`` of the batch, or the whole ``vocabulary`` at every step.
         embeddings: ``block``: the embedding block's output but for the position; ``word``: matrix rows.
         scale: ``paper`` takes the errors as they are; ``relative`` divides each, that of every layer too, by
             the mean square of its targets, those of the teacher's whole vocabulary for token embeddings.
             Components of vectors of length one are so small that beside them the token embeddings would
             decide nearly alone.
-        hidden: what the layers count for.
+        hidden: weight of the layers.
     """
 
     def __init__(
@@ -63,6 +64,12 @@ class SimTDELoss(DistillLoss):
         super().__init__()
         self.alpha, self.over, self.embeddings, self.hidden = alpha, over, embeddings, hidden
         self.scale = scale
+
+    @classmethod
+    def needs(cls, settings: Mapping[str, Any]) -> set[Need]:
+        """The token table and the live teacher, where they have a weight."""
+        weights: dict[Need, float] = {"token table": settings["alpha"], "live teacher": settings["hidden"]}
+        return {need for need, weight in weights.items() if weight}
 
     def forward(self, batch: LossBatch) -> Tensor:
         """Return the loss of each row, shape (B,)."""
@@ -93,7 +100,7 @@ class LMXKDLoss(DistillLoss):
 
     Args:
         student_widths, teacher_widths: h of each layer that is compared.
-        hidden: :math:`\lambda`, what the layers count for.
+        hidden: :math:`\lambda`, weight of the layers.
         scale: as for :class:`SimTDELoss`; beside what layers give, vectors of length one count for next to
             nothing as they are.
         seed: of the matrices' first values.
@@ -116,6 +123,11 @@ class LMXKDLoss(DistillLoss):
                 nn.Linear(own, others, bias=False)
                 for own, others in zip(student_widths, teacher_widths, strict=True)
             )
+
+    @classmethod
+    def needs(cls, settings: Mapping[str, Any]) -> set[Need]:
+        """The live teacher, where its layers have a weight."""
+        return {"live teacher"} if settings["hidden"] else set()
 
     def forward(self, batch: LossBatch) -> Tensor:
         """Return the loss of each row, shape (B,)."""

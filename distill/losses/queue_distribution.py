@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from distill.config.base import Fraction, Positive, PositiveInt
-from distill.losses.base import DistillLoss, LossBatch
+from distill.losses.base import DistillLoss, LossBatch, Need
 from distill.losses.log_sum_exp import log_sum_exp
 from distill.losses.queue import TeacherQueue
 from distill.losses.registry import register_loss
@@ -55,6 +56,11 @@ class SEEDLoss(DistillLoss):
         super().__init__()
         self.queue = TeacherQueue(queue, dimension)
         self.tau, self.teacher_tau, self.variant = tau, teacher_tau, variant
+
+    @classmethod
+    def needs(cls, settings: Mapping[str, Any]) -> set[Need]:
+        """Rows apart, where a batch enters the queue after its step."""
+        return {"rows apart"} if settings.get("variant") == "code" else set()
 
     def begin_step(self, targets: Tensor, rows: Tensor) -> None:
         """Put the teacher's vectors (G, d) of the step into the queue, where the paper does it."""
@@ -103,7 +109,7 @@ class ConGenLoss(SEEDLoss):
 
     Args:
         dimension, queue, tau, teacher_tau, variant: see :class:`SEEDLoss`.
-        alpha: what the first view counts for, 0 to 1.
+        alpha: weight of the first view, 0 to 1.
     """
 
     def __init__(

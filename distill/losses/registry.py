@@ -71,6 +71,11 @@ class Loss:
         return create_model(f"{self.make_from.__name__}Settings", __config__=config, **fields)
 
     @property
+    def reads_vectors(self) -> bool:
+        """True if it compares vectors, False if soft labels alone."""
+        return self.targets != "soft labels alone"
+
+    @property
     def defaults(self) -> dict[str, Any]:
         """Settings with their defaults; None for one without a value, such as a learned temperature."""
         return {
@@ -122,19 +127,7 @@ class Loss:
 
     def rows_apart(self, settings: Mapping[str, Any]) -> int:
         """Return how many rows its queue takes out of the training."""
-        return int(settings.get("queue", 0)) if self.full_queue and settings.get("variant") == "code" else 0
-
-    def needs_live_teacher(self, settings: Mapping[str, Any]) -> bool:
-        """Return whether it reads layers, which no cache holds."""
-        return self.inside in ("tokens", "layers") and bool(settings.get("hidden"))
-
-    def needs_token_table(self, settings: Mapping[str, Any]) -> bool:
-        """Return whether it reads the teacher's token embeddings."""
-        return self.inside == "tokens" and bool(settings.get("alpha", 1))
-
-    def needs_labels(self, settings: Mapping[str, Any]) -> bool:
-        """Return whether it reads the corpus's own labels."""
-        return self.inside == "classes" and settings.get("soft", 1) < 1
+        return int(settings["queue"]) if "rows apart" in self.make_from.needs(settings) else 0
 
     def refuse_long_queue(self, settings: Mapping[str, Any], rows: int) -> None:
         """Refuse a queue that is longer than the rows there are to train on.

@@ -106,8 +106,7 @@ class DistillTask(Task):
             notes=list(notes),
             labels=None if dataset.soft is None else list(dataset.soft.names),
             # Without its head, or learning from labels alone, a student gives vectors of another space.
-            in_target_space=not config.student.drop_head
-            and get_loss(config.loss.name).targets != "soft labels alone",
+            in_target_space=not config.student.drop_head and get_loss(config.loss.name).reads_vectors,
             dev=describe_dev(config.evaluation.data, config.evaluation.rows),
             loss=config.loss.name,
             order=None if dataset.order is None else dataset.order.digest,
@@ -219,7 +218,7 @@ def _with_soft_labels(cache: Cache, config: RunConfig, dataset: DistillDataset) 
             "student.drop_head",
         )
     rows = np.concatenate([dataset.rows, dataset.held_out])
-    labelled = get_loss(config.loss.name).needs_labels(config.loss.settings)
+    labelled = "labels" in get_loss(config.loss.name).make_from.needs(config.loss.settings)
     soft = open_soft_labels(cache, dataset.teacher, dataset.corpus, dataset.view, rows, labelled=labelled)
     return replace(dataset, soft=soft)
 
@@ -257,9 +256,9 @@ def _with_dev_columns(config: RunConfig, cache: Cache, dataset: DistillDataset) 
 
 def _refuse_other_teacher(config: RunConfig, dataset: DistillDataset) -> None:
     """Refuse a loss on layers without the live teacher, and the live teacher without such a loss."""
-    name, settings = config.loss.name, config.loss.settings
-    loss = get_loss(name)
-    live = loss.needs_live_teacher(settings)
+    name, loss = config.loss.name, get_loss(config.loss.name)
+    needs = loss.make_from.needs(config.loss.settings)
+    live = "live teacher" in needs
     if live and not config.online:
         raise ConfigError(
             f"loss {name}: it reads the teacher's layers, so the teacher runs at every step: give --teacher "
@@ -270,7 +269,7 @@ def _refuse_other_teacher(config: RunConfig, dataset: DistillDataset) -> None:
             f"teacher {config.teacher!r}: the loss {name}, as it is set, reads cached vectors only; leave "
             "'online' out, or choose lmx-kd, or simtde with loss.hidden above 0"
         )
-    reads_inside = live or loss.needs_token_table(settings) or loss.inside == "classes"
+    reads_inside = live or "token table" in needs or loss.inside == "classes"
     if reads_inside and dataset.targets.combination:
         raise ConfigError(
             f"loss {name}: it reads the inside of one teacher, found combined or projected targets; name one "

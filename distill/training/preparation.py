@@ -73,7 +73,7 @@ def prepare_student(
     facts = get_loss(config.loss.name)
     reader: Literal["on targets", "alone"] | None = None
     if facts.inside == "classes":
-        reader = "alone" if facts.targets == "soft labels alone" else "on targets"
+        reader = "on targets" if facts.reads_vectors else "alone"
     view = (config.training.views or [ORIGINAL])[0]
 
     # Weights that a model's file lacks are drawn at random when it is loaded.
@@ -129,13 +129,13 @@ def make_objective(
     """
     loss, settings, inside = get_loss(config.loss.name), config.loss.settings, list[Inside]()
     widths: tuple[Sequence[int], Sequence[int]] = ((), ())
-    if loss.needs_token_table(settings):
+    needs = loss.make_from.needs(settings)
+    if "token table" in needs:
         table = cache.token_table(dataset.teacher)
-        over, embeddings = settings.get("over", "tokens"), settings.get("embeddings", "block")
-        inside.append(TokenEmbeddings(student.model, table, over, embeddings))
-    if loss.needs_live_teacher(settings):
+        inside.append(TokenEmbeddings(student.model, table, settings["over"], settings["embeddings"]))
+    if "live teacher" in needs:
         which: Literal["last", "spread"] = "spread" if loss.inside == "layers" else "last"
-        scaled = settings.get("scale") == "relative"
+        scaled = settings["scale"] == "relative"
         layers = HiddenStates(
             student.model,
             live_teacher(),

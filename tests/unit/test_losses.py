@@ -31,7 +31,7 @@ from distill.losses.base import DistillLoss, LossBatch
 from distill.losses.contrastive import CKDLoss, supervised_contrastive
 from distill.losses.log_sum_exp import log_sum_exp
 from distill.losses.pointwise import CosineLoss, MSELoss
-from distill.losses.registry import get_loss, loss_names, register_loss
+from distill.losses.registry import Loss, get_loss, loss_names, register_loss
 from distill.losses.relational import RKDLoss
 
 LOSSES = {name: get_loss(name) for name in loss_names()}
@@ -318,6 +318,13 @@ def test_a_queue_longer_than_the_training_rows_or_missing_is_refused(name):
 # --- the registry ---
 
 
+def test_a_setting_of_another_loss_takes_no_rows_out_of_training():
+    class Own(DistillLoss):
+        def __init__(self, *, queue: int = 4, variant: str = "code") -> None: ...
+
+    assert Loss("own", Own, "own", full_queue=True).rows_apart({"queue": 4, "variant": "code"}) == 0
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_the_registry_says_of_each_loss_what_its_class_says(name):
     facts, loss = LOSSES[name], made(name, 8)
@@ -328,18 +335,15 @@ def test_the_registry_says_of_each_loss_what_its_class_says(name):
             assert loss.queue.size == default
         elif setting != "tau" or default is not None:
             assert getattr(loss, setting) == default
-    default = facts.settings({}, 1000)
-    assert facts.needs_labels(default) is (name in ("kd", "rkd-kd"))
-    assert facts.needs_token_table(default) is (name == "simtde")
-    assert facts.needs_live_teacher(default) is (name == "lmx-kd")
+    needs = {"kd": {"labels"}, "rkd-kd": {"labels"}, "simtde": {"token table"}, "lmx-kd": {"live teacher"}}
+    assert loss.needs(facts.settings({}, 1000)) == needs.get(name, set())
     step = draw_step(facts.views, [1] * 5, 8, 0)
     if facts.inside is not None:
         with pytest.raises(ValueError, match="looks inside"):
             loss(replace(step, tokens=None, hidden=None, classes=None))
     if "soft" in facts.defaults:
         # Labels are looked at only where soft labels are not all.
-        assert not facts.needs_labels({"soft": 1.0})
-        assert facts.needs_labels({"soft": 0.99})
+        assert (loss.needs({"soft": 1.0}), loss.needs({"soft": 0.99})) == (set(), {"labels"})
         without = replace(step, classes=replace(step.classes, labels=None))
         soft = made(name, 8, soft=1.0)
         assert torch.equal(soft(step), soft(without))
