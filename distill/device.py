@@ -35,7 +35,7 @@ def resolve_device(name: str) -> torch.device:
     count = there.get(device.type, 0)
     if (device.index or 0) >= count:
         raise ConfigError(
-            f"{name!r} given, and this machine has {count} {device.type} devices; use auto or cpu",
+            f"no device {name!r} (this machine has {count} {device.type} devices); use auto or cpu",
             "training.device",
         )
     return device

@@ -137,8 +137,8 @@ class RunRecord(_Part):
         kind: command that made the run.
         identity: ``identity_digest()`` of the configuration it was started with, seed left out.
         seeds: the seed of each stage of its training, the first stage first.
-        setting: sha256 of what decides how the run ends but for its seeds: the resolved configuration, the
-            content of corpus, views, teachers and development set, and the setting of the stage before.
+        setting: digest of everything that affects the result except the seeds: the resolved configuration,
+            the content of corpus, views, teachers and development set, and the setting of the stage before.
         recipe: recipe it was started with; None without one.
         teachers: teachers whose vectors it learnt from, in this or the stage before; may be empty.
         targets: what the teachers' vectors were made into; None without teachers.
@@ -267,7 +267,7 @@ def digest_of(facts: object) -> str:
 
 
 def setting_of(config: StrictConfig, facts: dict[str, Any], before: StartRecord | None = None) -> str:
-    """Return the digest of all that decides how a run ends but for its seeds.
+    """Return the digest of everything that affects the result of a run except its seeds.
 
     Args:
         config: the resolved configuration.

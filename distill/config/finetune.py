@@ -202,14 +202,15 @@ class FinetuneConfig(StrictConfig):
             "labels": {
                 "columns": self.columns,
                 "student.head": self.student.head != "none",
-                "evaluation.held_out (beside a development set)": evaluation.has_set and held_out,
             },
         }[kinds[0]]
         if given := [name for name, value in useless.items() if value]:
             raise ConfigError(f"{', '.join(given)}: not for {kinds[0]}; leave it out")
+        if self.labels is not None and evaluation.has_set and held_out:
+            raise ConfigError("not beside a development set; leave one of the two out", "evaluation.held_out")
         if self.columns and (len(self.columns) > 1) != (self.triples is not None):
             wanted = "one, of the sentences" if self.sentences else "two or three, of the triples"
-            raise ConfigError(f"{', '.join(self.columns)} given, expected {wanted}", "columns")
+            raise ConfigError(f"found {', '.join(self.columns)}; expected {wanted}", "columns")
         if self.sentences is not None and not self.student.dropout:
             raise ConfigError(
                 "without dropout a text and its positive are one vector, and nothing is learnt from "

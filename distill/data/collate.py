@@ -25,8 +25,7 @@ class Batch:
         targets: float32 or float16, shape (G, d_T), one for each of ``rows``; of width 0 where texts are
             compared with each other and not with a teacher.
         offset: where in ``rows`` the first of the B rows stands.
-        counted: how many of the B rows count: B, or 0 where a step has fewer rows than there are processes
-            and this one takes part with a row of another.
+        counted: B, or 0 if this process only repeats a row to take part in the step.
         tokens: real tokens of the first texts of all ``rows``; 0 if not counted.
         token_types: int64, shape (V * B, longest); 1 on the second texts of pairs; None where no text is a
             pair, or the student does not look at it.

@@ -30,10 +30,10 @@ class Share:
     processes: int = 1
 
     def of(self, rows: int) -> tuple[slice, int]:
-        """Return this process's part of a step of ``rows`` rows, and how many rows of it count.
+        """Return this process's part of a step of ``rows`` rows, and the number of its rows that count.
 
-        Parts differ by one row at most. Every process has to take part in a step: where there is no row for
-        it, it is given the first one, which then does not count.
+        Parts differ by one row at most. A process without a row repeats the first one, which does not count:
+        every process has to take part in a step.
         """
         start, end = (number * rows // self.processes for number in (self.process, self.process + 1))
         return (slice(start, end), end - start) if start < end else (slice(0, 1), 0)
@@ -82,8 +82,8 @@ class DistillSource:
     Attributes:
         dataset: rows and targets.
         views: the token ids of each view, the first of them the view that the teacher encoded.
-        texts: V, the views of a row that are encoded in one step. Of more than V views, the last place goes
-            round: a row has another view in it every epoch.
+        texts: V, the views of a row that are encoded in one step. With more views than V, the last view
+            alternates by row and epoch.
         ahead: fetches the vectors of rows, indices of training rows, of an epoch; None where all are here.
     """
 

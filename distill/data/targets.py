@@ -157,7 +157,8 @@ def open_targets(
         raise ConfigError(f"{len(weights)} given for {len(teachers)} teachers", "teacher_weights")
     if target_dim is not None and target_dim > sum(widths):
         raise ConfigError(
-            f"{target_dim}, and the teachers' vectors have {sum(widths)} dimensions", "target_dim"
+            f"{target_dim} exceeds the teachers' {sum(widths)} dimensions; give less, or leave it out",
+            "target_dim",
         )
     combination = None
     if len(teachers) > 1 or target_dim is not None:

@@ -150,7 +150,7 @@ def _log_similarities(vectors: Tensor, others: Tensor, tau: float) -> Tensor:
 
 
 def _label_loss(batch: LossBatch, tau: float, soft: float) -> Tensor:
-    """Return what soft labels at a temperature and the corpus's labels make of each row, shape (B,)."""
+    """Return the loss of each row on soft labels at a temperature and the corpus's labels, shape (B,)."""
     pairs = required(batch.classes)
     wanted = F.softmax(pairs.targets / tau, dim=1)
     loss = soft * tau**2 * F.cross_entropy(pairs.students / tau, wanted, reduction="none")

@@ -73,7 +73,7 @@ def build_student(
     full, positions = 0, contract.max_length
     if is_from_teacher(spec):
         if pooling is not None:
-            raise StudentError(f"{spec!r} pools as its teacher; leave it out", "student.pooling")
+            raise StudentError(f"{spec!r} has its teacher's pooling: leave out --pooling", "student.pooling")
         try:
             parsed = parse_spec(spec)
             teacher = live_teacher()

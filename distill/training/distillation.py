@@ -114,7 +114,7 @@ class DistillTask(Task):
 
 
 def run_setting(dataset: DistillDataset, config: RunConfig) -> str:
-    """Return the digest of all that decides how a run over ``dataset`` ends but for its seed."""
+    """Return the digest of everything that affects the result of a run over ``dataset`` except its seed."""
     dev = describe_dev(config.evaluation.data, config.evaluation.rows)
     facts = {
         "corpus": dataset.corpus.info.digest,

@@ -172,8 +172,7 @@ def make_parts(
     for key, value in (("patience", evaluation.patience), ("patience_epochs", evaluation.patience_epochs)):
         if selector is None and value is not None:
             raise ConfigError(
-                f"{value} given, and there are no scores to wait for; hold out at least 10 "
-                "rows, give --dev, or leave it out",
+                f"{value} needs scores to wait for: hold out at least 10 rows, give --dev, or leave it out",
                 f"evaluation.{key}",
             )
     return StudentParts(model, kept, tokenizer, selector, classifier)
