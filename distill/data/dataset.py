@@ -228,23 +228,6 @@ def make_order(
     return WindowOrder(together.astype(np.uint32), groups, sizes, names, room, seed)
 
 
-def seen_rows(
-    cache: Cache, corpus: Corpus, view: Corpus, where: str | None, teacher: str, limit: int | None
-) -> NDArray[np.uint32]:
-    """Return the rows that a training with these settings reads, held-out ones included, uint32.
-
-    Args:
-        cache, corpus, view: as in a :class:`DistillDataset`.
-        where, limit: as for :func:`open_rows`.
-        teacher: id of the first teacher's contract, whose tokens ``where`` means.
-
-    Raises:
-        DataError, InputError: as :func:`open_rows`.
-    """
-    mask = None if where is None else _select(cache, corpus, teacher, where)[0]
-    return _distinct_rows(view, mask, limit)
-
-
 def _split(
     rows: NDArray[np.uint32], order: WindowOrder | None, count: int, seed: int, stream: int
 ) -> tuple[NDArray[np.uint32], NDArray[np.uint32], WindowOrder | None]:

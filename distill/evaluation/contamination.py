@@ -128,7 +128,7 @@ def _training_texts(stages: Sequence[_Stage]) -> Iterator[Sequence[str]]:
 
 def _corpus_texts(record: RunRecord, config: dict[str, Any]) -> Iterator[Sequence[str]]:
     """Yield the distinct rows of the corpus that the run's settings select, held-out ones included."""
-    from distill.data.dataset import seen_rows
+    from distill.data.dataset import open_rows
     from embedcache.cache import Cache
     from embedcache.corpus.part import ORIGINAL
 
@@ -141,7 +141,14 @@ def _corpus_texts(record: RunRecord, config: dict[str, Any]) -> Iterator[Sequenc
     training = config["training"]
     names = training.get("views") or [ORIGINAL]
     views = [corpus if name == ORIGINAL else corpus.view(name) for name in names]
-    rows = seen_rows(cache, corpus, views[0], record.where, record.teacher.contract_id, training.get("limit"))
+    rows = open_rows(
+        cache,
+        corpus=corpus.name,
+        teacher=record.teacher.name,
+        view=names[0],
+        where=record.where,
+        limit=training.get("limit"),
+    ).rows
     for view in views:
         for first in range(0, len(rows), _ROWS_AT_ONCE):
             yield view.texts(rows[first : first + _ROWS_AT_ONCE])
