@@ -9,7 +9,7 @@ import pytest
 from remote_servers import BUCKET, s3_environment, s3_server
 
 
-@pytest.fixture(params=["s3", "folder"])
+@pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.slow)])
 def place(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[str, Path]]:

@@ -116,6 +116,7 @@ def test_a_killed_actor_is_replaced(tmp_path: Path, run: Run) -> None:
     assert finished(tmp_path) == 0
 
 
+@pytest.mark.slow
 def test_a_lost_machine_is_done_without(tmp_path: Path, run: Run, cluster: Any) -> None:
     node = cluster.list_all_nodes()[-1]
     removing = in_the_middle(tmp_path, lambda: cluster.remove_node(node, allow_graceful=False))
@@ -137,6 +138,7 @@ def test_texts_that_end_every_actor_are_named(tmp_path: Path, run: Run) -> None:
         run(Slow(tmp_path, fatal=TEXTS[700]))
 
 
+@pytest.mark.slow
 def test_machines_that_do_not_see_the_cache_go_through_a_remote(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

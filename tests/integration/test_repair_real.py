@@ -12,7 +12,7 @@ from embedcache.repair import repair
 from embedcache.testing import sentences
 from embedcache.verify import verify
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
 @pytest.mark.parametrize(("store", "compute_dtype"), [("arrow", "float32"), ("lmdb", "bfloat16")])

@@ -53,6 +53,7 @@ def is_whole(cache: str) -> bool:
     return bool(opened.lookup(TEXTS).shape == (len(TEXTS), 16))
 
 
+@pytest.mark.slow
 def test_one_machine_parts_and_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("embedcache.building.dry_run.PROBE_SECONDS", 0.01)
     one, parts, slurm, _ = blocks("bash")

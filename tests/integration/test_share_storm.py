@@ -199,6 +199,7 @@ def _again(act: Callable[[], object]) -> None:
     pytest.fail("it never finished")
 
 
+@pytest.mark.slow
 def test_a_line_that_breaks(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with s3_server(tmp_path / "buckets") as port:
         proxy = Proxy(port, drop=0.6)

@@ -70,6 +70,7 @@ def made_on(threads: int, folder: Path) -> dict[str, str]:
     return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
 def test_threads_do_not_change_a_students_bytes(tmp_path: Path) -> None:
     one, two = (made_on(threads, tmp_path / str(threads)) for threads in (1, 2))

@@ -198,7 +198,9 @@ def whole_of_two(windowed, tmp_path_factory):
     return folder / "run"
 
 
-@pytest.mark.parametrize(("lost", "step"), [((0, 1), 1), ((1, 3), STEPS_AN_EPOCH)])
+@pytest.mark.parametrize(
+    ("lost", "step"), [((0, 1), 1), pytest.param((1, 3), STEPS_AN_EPOCH, marks=pytest.mark.slow)]
+)
 def test_two_processes_write_a_checkpoint_where_a_remote_fails_one_of_them(
     windowed, tmp_path, whole_of_two, lost, step
 ):
@@ -218,11 +220,11 @@ def test_two_processes_write_a_checkpoint_where_a_remote_fails_one_of_them(
 
 
 KILLS = [
-    pytest.param({"kill_at_step": 4}, id="step-4"),
+    pytest.param({"kill_at_step": 4}, id="step-4", marks=pytest.mark.slow),
     *(
         # Each checkpoint takes five steps: create, written, synced, renamed, recorded.
         pytest.param({"kill_at_write": (CHECKPOINT, number)}, id=f"write-{number}", marks=marks)
-        for number, marks in [(n, () if n in (7, 8) else pytest.mark.slow) for n in range(10)]
+        for number, marks in [(n, () if n == 7 else pytest.mark.slow) for n in range(10)]
     ),
 ]
 
