@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from distill.evaluation.files import read_pairs
-from distill.evaluation.models import open_model
+from distill.evaluation.model_kinds import open_model
 
 _WARM_UP = 10
 

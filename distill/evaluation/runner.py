@@ -18,7 +18,8 @@ from distill.evaluation import stats
 from distill.evaluation.cache import Kept, kept_path, read_kept, user_folder, write_kept
 from distill.evaluation.contamination import CONTAMINATION, Seen, contamination, describe
 from distill.evaluation.fidelity import read_sentences
-from distill.evaluation.models import Model, Progress, Spec, open_models, silent
+from distill.evaluation.model_kinds import open_models
+from distill.evaluation.models import Model, Progress, Spec, silent
 from distill.evaluation.result import AVERAGE, Evaluation, ModelFacts, Scored, SuiteResult
 from distill.evaluation.task import (
     ALL,

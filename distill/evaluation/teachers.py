@@ -6,10 +6,15 @@ import hashlib
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from distill.evaluation.models import Model, Spec, Vectors, open_by_contract, open_model, recall_from
+from distill.evaluation.model_kinds import TeacherModel, open_model
+from distill.evaluation.models import Model, Spec, Vectors
 from distill.layout import RECORD, TARGETS
 from distill.record import RunRecord, TeacherRecord, read_record
+
+if TYPE_CHECKING:
+    from distill.data.combination import Combination
 
 
 def find_teacher(
@@ -70,16 +75,31 @@ def run_teacher(
     )
     if record.targets.projected_from is not None:
         shares += f", reduced from {record.targets.projected_from} to {record.targets.dimension} dimensions"
-    return Model(
-        " + ".join(part.name for part in parts),
-        lambda texts: combination.apply([part.encode(texts) for part in parts]),
-        identity=lambda: f"targets {digest} {' '.join(str(part.identity()) for part in parts)}",
-        parts=parts,
-        notes=[
-            f"the teacher is the run's targets, made of vectors of {shares}",
-            *(note for part in parts for note in part.notes),
-        ],
-    )
+    found = CombinedModel(parts, combination, digest)
+    found.notes = [f"the teacher is the run's targets, made of vectors of {shares}"]
+    found.notes += [note for part in parts for note in part.notes]
+    return found
+
+
+class CombinedModel(Model):
+    """Teacher that gives the targets of a run, made of the vectors of its teachers.
+
+    Args:
+        parts: the teachers.
+        combination: what makes targets of their vectors.
+        digest: digest of the combination.
+    """
+
+    def __init__(self, parts: Sequence[Model], combination: Combination, digest: str) -> None:
+        super().__init__(
+            " + ".join(part.name for part in parts),
+            lambda texts: combination.apply([part.encode(texts) for part in parts]),
+        )
+        self.parts, self._digest = parts, digest
+
+    def identity(self) -> str:
+        """Return digests of the combination and of what it combines."""
+        return f"targets {self._digest} {' '.join(str(part.identity()) for part in self.parts)}"
 
 
 def with_cache(model: Model, folder: str | Path) -> Model:
@@ -100,7 +120,7 @@ def with_cache(model: Model, folder: str | Path) -> Model:
     contract = model.contract()
     opened = embedcache.open(folder)
     entry = opened.teacher(model.name if contract is None else contract.id)
-    recall_from(opened, entry, model)
+    model.recall_from(opened, entry.contract)
     if entry.contract.is_served:
         encode = model.encoder
 
@@ -122,7 +142,7 @@ def _open_recorded(teacher: TeacherRecord, place: str | None, device: str, compu
 
     contract = Contract.from_json(teacher.contract)
     remedy = "give --teacher to compare with another one"
-    model, _ = open_by_contract(teacher.spec, contract, teacher.name, remedy, device, compute_dtype)
+    model = TeacherModel(teacher.spec, contract, teacher.name, remedy, device, compute_dtype)
     if place is not None and Path(place).is_dir():
         try:
             return with_cache(model, place)

@@ -17,9 +17,9 @@ from pathlib import Path, PurePath
 from distill.errors import DataError, DistillError
 from distill.evaluation.cache import Kept, kept_path, kept_suites, read_kept
 from distill.evaluation.contamination import CONTAMINATION, Seen, describe
-from distill.evaluation.models import open_model
+from distill.evaluation.model_kinds import open_model
+from distill.evaluation.models import weight_bytes
 from distill.evaluation.result import Figure, Interval, Scored
-from distill.evaluation.weights import weight_bytes
 from distill.layout import BEST
 from distill.record import RunRecord, find_runs, read_record
 from distill.report.paper import Paper, find_paper

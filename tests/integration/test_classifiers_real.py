@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 from distill.evaluation import evaluate
 from distill.evaluation.logistic import STRENGTHS, assign_folds
-from distill.evaluation.models import open_model
+from distill.evaluation.model_kinds import open_model
 
 pytestmark = pytest.mark.integration
 

@@ -14,7 +14,7 @@ import yaml
 from distill.evaluation.cache import Kept, write_kept
 from distill.evaluation.contamination import CONTAMINATION, Seen
 from distill.evaluation.latency import SPEED, figures_of
-from distill.evaluation.models import open_model
+from distill.evaluation.model_kinds import open_model
 from distill.evaluation.result import AVERAGE, Evaluation, Figure, ModelFacts, Outcomes, SuiteResult
 from distill.record import CorpusRecord, RunRecord, TeacherRecord, TrainResult, digest_of
 

@@ -15,7 +15,7 @@ from suite_helpers import model, write_pairs
 from distill.card import BEGIN, END, render_card, update_card, with_evaluation, write_card
 from distill.digests import folder_digest, model_digest
 from distill.evaluation import evaluate
-from distill.evaluation.models import open_model
+from distill.evaluation.model_kinds import open_model
 from distill.evaluation.result import Evaluation
 from distill.record import CorpusRecord, RunRecord, TeacherRecord, TrainResult
 from distill.report import rows, writers

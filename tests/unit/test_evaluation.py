@@ -19,11 +19,11 @@ import embedcache
 from distill.cli.main import cli
 from distill.errors import DataError
 from distill.evaluation import cache, evaluate, evaluate_suites
-from distill.evaluation.models import Model, open_model
+from distill.evaluation.model_kinds import open_model
+from distill.evaluation.models import Model, saved_parameters, weight_bytes
 from distill.evaluation.result import Evaluation, Figure, ModelFacts, Outcomes, SuiteResult
 from distill.evaluation.task import get_suite, suites
 from distill.evaluation.teachers import with_cache
-from distill.evaluation.weights import saved_parameters, weight_bytes
 from distill.layout import HELD_OUT
 from distill.record import CorpusRecord, RunRecord, TeacherRecord, read_record
 from embedcache.errors import ContractMismatchError
