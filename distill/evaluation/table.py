@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import RenderableType
 
 from distill.evaluation.result import AVERAGE, Evaluation, Figure, ModelFacts
-from distill.report.tables import NOTHING, Table
+from distill.report.rows import Score
+from distill.report.tables import Table, cell
 from distill.report.writers import terminal_tables
 
 # More sets stand below each other.
@@ -23,40 +24,40 @@ def render(evaluations: Sequence[Evaluation]) -> RenderableType:
 
 def _figures(evaluation: Evaluation) -> Table:
     """Return a row, or a column, for each model and for its further measures."""
+    lines: list[dict[str, str | None]] = []
     sets: dict[str, str] = {}
-    rows: list[tuple[str, Mapping[str, str]]] = []
     for facts, result in evaluation.models:
         averaged, retention = result.headline == AVERAGE, evaluation.retention(facts.name)
-        figures = {**result.figures, AVERAGE: result.main if averaged else None, "retention": retention}
-        cells = {name: _cell(one, precise=not averaged) for name, one in figures.items() if one}
         sets |= {name: figure.label or name.replace("_", " ") for name, figure in result.figures.items()}
-        rows.append((_label(facts), cells))
+        figures: dict[str, Figure | None] = {sets[name]: figure for name, figure in result.figures.items()}
+        figures |= {AVERAGE: result.main if averaged else None, "retention": retention}
+        cells = {name: cell(Score.over([one]), 2 if averaged else None) for name, one in figures.items()}
+        lines.append({"": _label(facts), **cells})
         for measure in dict.fromkeys(name for one in result.figures.values() for name in one.others):
-            of_sets = {name: one.others.get(measure) for name, one in result.figures.items()}
-            cells = {name: f"{value:.2f}" for name, value in of_sets.items() if value is not None}
-            rows.append((f"  {measure.replace('_', ' ')}", cells))
-    wide = len(sets) > _MOST_COLUMNS
-    sets |= {name: name for name in (AVERAGE, "retention") if any(name in cells for _, cells in rows)}
-    grid = [["", *sets.values()]]
-    grid += [[head, *(cells.get(name, NOTHING) for name in sets)] for head, cells in rows]
-    if wide:
-        grid = [list(column) for column in zip(*(row for row in grid if row[0][:2] != "  "), strict=True)]
+            of_sets = {sets[name]: one.others.get(measure) for name, one in result.figures.items()}
+            cells = {name: None if value is None else f"{value:.2f}" for name, value in of_sets.items()}
+            lines.append({"": f"  {measure.replace('_', ' ')}", **cells})
     measures = sorted({one.measure for _, result in evaluation.models for one in result.figures.values()})
     caption = f"Figures: {', '.join(measures)}. In brackets: 95 % interval."
-    return Table(evaluation.suite, grid[0], grid[1:], caption)
+    table = Table.of(evaluation.suite, lines, caption)
+    if len(sets) <= _MOST_COLUMNS:
+        return table
+    models = [row for row in table.cells if not row[0].startswith("  ")]
+    columns, *rows = zip(table.columns, *models, strict=True)
+    return Table(table.title, columns, rows, caption)
 
 
 def _sizes(models: Iterable[ModelFacts]) -> Table:
-    cells = [
-        [
-            _label(facts),
-            NOTHING if facts.parameters is None else f"{facts.parameters:,}",
-            NOTHING if facts.megabytes is None else f"{facts.megabytes:.1f}",
-            NOTHING if facts.dimension is None else str(facts.dimension),
-        ]
+    lines = [
+        {
+            "model": _label(facts),
+            "parameters": None if facts.parameters is None else f"{facts.parameters:,}",
+            "MB": None if facts.megabytes is None else f"{facts.megabytes:.1f}",
+            "width": None if facts.dimension is None else str(facts.dimension),
+        }
         for facts in models
     ]
-    return Table("size", ["model", "parameters", "MB", "width"], cells)
+    return Table.of("size", lines)
 
 
 def _notes(evaluations: Sequence[Evaluation]) -> Iterable[str]:
@@ -67,13 +68,6 @@ def _notes(evaluations: Sequence[Evaluation]) -> Iterable[str]:
                 of_all = all(note in other.notes for _, other in evaluation.models)
                 yield f"{about}{note}" if of_all else f"{about}{facts.name}: {note}"
     yield from (note for evaluation in evaluations for note in evaluation.notes)
-
-
-def _cell(figure: Figure, *, precise: bool) -> str:
-    ends = (figure.value, *(figure.interval or ()))
-    digits = 4 if precise and abs(figure.value) < 10 else 2
-    value, *interval = (f"{end:,.{digits}f}" for end in ends)
-    return f"{value} [{', '.join(interval)}]" if interval else value
 
 
 def _label(facts: ModelFacts) -> str:
