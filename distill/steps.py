@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from glob import glob
 from pathlib import Path
@@ -120,14 +120,12 @@ class Watch:
     """Receivers of progress.
 
     Attributes:
-        build: progress of the build.
-        train: progress of a training.
-        evaluate: called with (model, sentences done, sentences in all).
+        progress: progress of builds and evaluations.
+        train: called with the progress of a training.
     """
 
-    build: Progress = NO_PROGRESS
+    progress: Progress = NO_PROGRESS
     train: OnProgress | None = None
-    evaluate: Callable[[str, int, int], None] = lambda name, done, total: None
 
 
 @dataclass(frozen=True)
@@ -211,7 +209,7 @@ class BuildStep(Step):
         from embedcache.building.build import build, grouped
 
         given = self.config.model_dump(exclude={"sources"}, exclude_none=True)
-        cache = build(self.config.sources, **grouped(given), overwrite=own, progress=watch.build)
+        cache = build(self.config.sources, **grouped(given), overwrite=own, progress=watch.progress)
         assert cache.result is not None  # noqa: S101 - a build leaves a result
         contract = cache.result.contract_id
         teacher = next(one.name for one in cache.teachers() if one.contract.id == contract)
@@ -261,7 +259,7 @@ class EvalStep(Step):
         from distill.evaluation.runner import evaluate_suites, to_json
 
         given, suites = self.config.model_dump(exclude={"name", "models", "suite"}), self.config.suite
-        results = evaluate_suites(self.config.models, suites, keep=True, **given, progress=watch.evaluate)
+        results = evaluate_suites(self.config.models, suites, keep=True, **given, progress=watch.progress)
         write_json(self.place, to_json(results, suites))
         return self.outputs({})
 

@@ -7,7 +7,6 @@ contract names the contract of its base and the digest of the map, which is stor
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +19,7 @@ from embedcache.corpus.corpus import Corpus
 from embedcache.errors import CorruptCacheError, InputError, MissingVectorsError
 from embedcache.fsio import canonical_json, map_regular, write_bytes
 from embedcache.missing import MissingRows
+from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.store.base import VectorBatch
 from embedcache.teacher.classifier import modules_of
 from embedcache.teacher.options import PROJECTION as OUTPUT
@@ -148,7 +148,7 @@ def extend(
     cache: Cache,
     teacher: CachedTeacher,
     corpus: Corpus,
-    on_shard: Callable[[int, int], object] = lambda done, total: None,
+    progress: Progress = NO_PROGRESS,
 ) -> int:
     """Compute the vectors of a projection that a corpus lacks, from those of its base; return how many.
 
@@ -156,7 +156,7 @@ def extend(
         cache: the cache.
         teacher: the projection.
         corpus: the corpus.
-        on_shard: called with the rows done and the rows to do, at the start and after every shard.
+        progress: progress over the rows.
 
     Raises:
         MissingVectorsError: if the base lacks vectors too; nothing is written then.
@@ -174,12 +174,12 @@ def extend(
             f"{lacking} of {missing.distinct} texts of {corpus.title} have no vector of teacher "
             f"{base.name!r}, the base of {teacher.name!r}: run 'embedcache build' for this corpus and teacher"
         )
-    on_shard(0, total)
+    progress.phase("project", total)
     for start in range(0, total, ROWS_A_SHARD):
         rows = places[start : start + ROWS_A_SHARD]
         vectors, provenance = apply_projection(matrix, given.vectors(rows)), {"projection": base.contract.id}
         made.put(VectorBatch(keys[start : start + len(rows)], vectors, *given.seen(rows), provenance))
-        on_shard(start + len(rows), total)
+        progress.advance(len(rows))
     made.finish()
     return total
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from distill.cli.evaluate import evaluation_options, show
-from distill.cli.ticker import watched
+from embedcache.cli.progress import show_progress
 
 
 @click.command("compare")
@@ -35,6 +35,6 @@ def compare_command(
     from distill.report.writers import terminal_tables
 
     given = {name: value for name, value in options.items() if value is not None}
-    with watched("") as progress:
+    with show_progress() as progress:
         found = compare(a, b, suites, progress=progress, **given)
     show(found.to_json(), out, as_json, lambda: terminal_tables(comparison_tables(found), found.notes))

@@ -64,10 +64,10 @@ def fetch_command(
     Files that are there stay. SOURCES.json in the folder records sources, licences and digests. Proxies are
     those of the environment (HTTPS_PROXY, NO_PROXY).
     """
-    from distill.cli.ticker import watched
     from distill.errors import FetchError
     from distill.evaluation.fetch import fetch_suite
     from distill.evaluation.source_tables import tables_of
+    from embedcache.cli.progress import show_progress
 
     tables = [table for table in tables_of(suite) if not only or table.file in only]
     if unknown := set(only) - {table.file for table in tables}:
@@ -75,7 +75,7 @@ def fetch_command(
         raise click.UsageError(f"{suite} has no {', '.join(sorted(unknown))}; choose from {files}")
     for source, licence in dict.fromkeys((table.source, table.licence) for table in tables):
         click.echo(f"{source}; licence: {licence}", err=True)
-    with watched("bytes") as on_step:
+    with show_progress() as progress:
         results = fetch_suite(
             suite,
             folder,
@@ -83,7 +83,7 @@ def fetch_command(
             downloads=downloads,
             force=force,
             accept_changed=accept_changed,
-            on_step=on_step,
+            progress=progress,
         )
     for one in results:
         detail = f": {one.problem}" if one.problem else ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from distill.cli.ticker import watched
+from embedcache.cli.progress import show_progress
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -111,7 +111,7 @@ def evaluate_command(
     from distill.evaluation.runner import evaluate_suites, to_json
 
     given = {name: value for name, value in options.items() if value is not None}
-    with watched("") as progress:
+    with show_progress() as progress:
         found = evaluate_suites(models, suites, keep=True, progress=progress, **given)
 
     def table() -> RenderableType:

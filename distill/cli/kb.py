@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from distill.cli.ticker import watched
 from embedcache.cli.options import F, all_of, choice, count, flag, json_option, named, overwrite_option
+from embedcache.cli.progress import show_progress
 from embedcache.cli.tables import print_result, print_table
 
 if TYPE_CHECKING:
@@ -74,19 +74,14 @@ def project_command(
     if only_apply:
         if given:
             raise click.UsageError(f"--apply trains nothing: leave out {', '.join(given)}")
-        with watched() as on_step:
-            added = extend(
-                opened,
-                opened.teacher(teacher),
-                opened.corpus(corpus),
-                lambda done, total: on_step("project", done, total),
-            )
+        with show_progress() as progress:
+            added = extend(opened, opened.teacher(teacher), opened.corpus(corpus), progress)
         print_result({"written": added}, as_json, ("projection", ""), [("vectors added", str(added))])
         return
     rest = {key: given.pop(key) for key in ("dim", "name", "threads") if key in given}
     settings = ProjectionSettings(**given)
-    with watched() as on_step:
-        found = project(opened, teacher=teacher, corpus=corpus, settings=settings, on_step=on_step, **rest)
+    with show_progress() as progress:
+        found = project(opened, teacher=teacher, corpus=corpus, settings=settings, progress=progress, **rest)
     training, labels = found.training, ", ".join(f"{label}: {rows:,}" for label, rows in found.labels.items())
     rows = {
         "teacher": f"{found.teacher}, {found.dimension} dimensions, {found.written:,} vectors added",
@@ -130,8 +125,8 @@ def build_command(model: Path, as_json: bool, **options: Any) -> None:
     settings = IndexSettings(
         **{name: options.pop(name) for name in ("m", "ef_construction", "ef_search", "codec")}
     )
-    with watched() as on_step:
-        built = build_base(model, settings=settings, on_step=on_step, **options)
+    with show_progress() as progress:
+        built = build_base(model, settings=settings, progress=progress, **options)
     _print_built(built, as_json)
 
 
@@ -144,8 +139,8 @@ def add_command(model: Path, cache: str, corpus: str | None, as_json: bool) -> N
     """Add another corpus to the knowledge base of MODEL, without training; k and beta stay."""
     from distill.reaugkd.student import add_rows
 
-    with watched() as on_step:
-        built = add_rows(model, cache, corpus=corpus, on_step=on_step)
+    with show_progress() as progress:
+        built = add_rows(model, cache, corpus=corpus, progress=progress)
     _print_built(built, as_json)
 
 

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
-
-if TYPE_CHECKING:
-    from distill.training.tracking import TrainProgress
 
 
 @click.command("pipeline")
@@ -24,20 +20,11 @@ def pipeline_command(file: Path, start: str | None, force: bool, dry_run: bool) 
     Paths in FILE are relative to its folder. A step is skipped where its settings and inputs have not changed
     and its outputs are there; an interrupted training is resumed.
     """
-    from distill.cli.progress import describer
-    from distill.cli.ticker import steps
+    from distill.cli.progress import train_lines
     from distill.pipeline import run_pipeline
     from distill.steps import Watch
     from embedcache.cli.progress import LineProgress, show_lines
 
-    describe = describer()
     with show_lines() as show:
-
-        def on_train(progress: TrainProgress) -> None:
-            if progress.phase == "note":
-                click.echo(progress.text, err=True)
-            else:
-                show(describe(progress))
-
-        watch = Watch(LineProgress(show), on_train, steps(LineProgress(show), "sentences"))
+        watch = Watch(LineProgress(show), train_lines(show))
         run_pipeline(file, start=start, force=force, dry_run=dry_run, watch=watch, say=click.echo)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from distill.cli.kb import file_options
-from distill.cli.ticker import watched
 from embedcache.cli.options import count
+from embedcache.cli.progress import show_progress
 from embedcache.cli.tables import print_json
 
 if TYPE_CHECKING:
@@ -82,11 +82,12 @@ def predict_command(
                 "or --no-retrieval"
             )
     parts: list[Answers] = []
-    with watched() as on_step:
+    with show_progress() as progress:
         classifier.answer(read.texts[:1])  # The first answer takes longer.
+        progress.phase("predict", len(read))
         for start in range(0, len(read), _ROWS_AT_ONCE):
             parts.append(classifier.answer(read.texts[start : start + _ROWS_AT_ONCE]))
-            on_step("predicted", min(start + _ROWS_AT_ONCE, len(read)), len(read))
+            progress.advance(min(_ROWS_AT_ONCE, len(read) - start))
     if label is not None:
         for name, part in (("score", "probabilities"), ("student_score", "student")):
             said = np.concatenate([getattr(one, part).argmax(axis=1) for one in parts])

@@ -39,30 +39,31 @@ def describe(progress: TrainProgress, seconds: float) -> str:
     return f"{steps}{loss}{best}, {progress.rows_per_second:,.0f} rows/s, {left} left"
 
 
-def describer() -> Callable[[TrainProgress], str]:
-    """Return :func:`describe` of a training whose phases are timed here."""
+def train_lines(show: Callable[[str], None], name: str = "") -> Callable[[TrainProgress], None]:
+    """Return a callback of a training: notes stay on standard error, other lines go to ``show``.
+
+    Args:
+        show: receives the line of the current step.
+        name: what lines begin with.
+    """
     began: dict[str, float] = {}
 
-    def line(progress: TrainProgress) -> str:
+    def update(progress: TrainProgress) -> None:
         now = time.perf_counter()
-        return describe(progress, now - began.setdefault(f"{progress.phase} {progress.total}", now))
+        line = name + describe(progress, now - began.setdefault(f"{progress.phase} {progress.total}", now))
+        if progress.phase == "note":
+            click.echo(line, err=True)
+        else:
+            show(line)
 
-    return line
+    return update
 
 
 @contextmanager
 def train_progress() -> Iterator[Callable[[TrainProgress], None]]:
     """Yield a callback that keeps one line on a terminal up to date, or writes a line now and then."""
-    describe = describer()
     with show_lines() as show:
-
-        def update(progress: TrainProgress) -> None:
-            if progress.phase == "note":
-                click.echo(describe(progress), err=True)
-            else:
-                show(describe(progress))
-
-        yield update
+        yield train_lines(show)
 
 
 def train_and_print(train: Callable[[OnProgress], Run], as_json: bool) -> None:

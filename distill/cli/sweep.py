@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,23 +113,24 @@ def _run(sweep: Any, out: Path, suite: str | None, data: Path | None) -> list[Sw
     import time
     from datetime import timedelta
 
-    from distill.cli.progress import describer
+    from distill.cli.progress import train_lines
     from distill.sweep import run_sweep
     from embedcache.cli.progress import show_lines
 
-    began, trained, describe = time.perf_counter(), 0, describer()
+    began, trained = time.perf_counter(), 0
+    lines: dict[str, Callable[[TrainProgress], None]] = {}
 
     with show_lines() as show:
 
         def on_progress(run: SweepRun, train: TrainProgress | None) -> None:
-            if train is not None and train.phase == "note":
-                click.echo(f"{run.name}: {train.text}", err=True)
+            if train is None:
+                show(f"{run.name}: evaluate")
             else:
-                show(f"{run.name}: {'evaluate' if train is None else describe(train)}")
+                lines.setdefault(run.name, train_lines(show, f"{run.name}: "))(train)
 
         def on_run(run: SweepRun, number: int, total: int) -> None:
-            nonlocal trained, describe
-            trained, describe = trained + run.trained, describer()
+            nonlocal trained
+            trained += run.trained
             names = {"dev": "dev", "suite": suite}
             scores = [f"{names[key]} {run.scores[key]:.2f}" for key in names if key in run.scores]
             seconds = (time.perf_counter() - began) / max(trained, 1) * (total - number)

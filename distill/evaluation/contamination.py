@@ -14,12 +14,12 @@ from typing import Any
 
 from distill.errors import DataError
 from distill.evaluation.files import read_rows
-from distill.evaluation.models import Progress, silent
 from distill.evaluation.task import Items
 from distill.layout import CONFIG
 from distill.record import RunRecord, read_record
 from embedcache.corpus.folding import fold
 from embedcache.fsio import sha256_file
+from embedcache.progress import NO_PROGRESS, Progress
 
 CONTAMINATION = "contamination"
 """Key of a result's marks: set -> :class:`Seen` as a dict."""
@@ -54,13 +54,13 @@ class Seen:
         return bool(self.selected_on) and self.selected_on >= MUCH * self.pairs
 
 
-def contamination(items: Items, run: Path, progress: Progress = silent) -> dict[str, Seen]:
+def contamination(items: Items, run: Path, progress: Progress = NO_PROGRESS) -> dict[str, Seen]:
     """Count the test sentences of each set that a run, and the run it was fine-tuned from, was trained on.
 
     Args:
         items: set -> its test items.
         run: folder of the run.
-        progress: called while training texts are read.
+        progress: progress over the training texts.
 
     Raises:
         DataError: if what the run was trained or chosen on is no longer there, or has changed.
@@ -70,12 +70,11 @@ def contamination(items: Items, run: Path, progress: Progress = silent) -> dict[
     wanted = {text for of_set in folded.values() for item in of_set for text in item}
     met: set[str] = set()
     chosen: set[tuple[str, ...]] = set()
-    done = 0
     stages = list(_stages(run))
+    progress.phase("training texts", unit="texts")
     for texts in _training_texts(stages):
         met |= wanted.intersection(map(fold, texts))
-        done += len(texts)
-        progress("training texts", done, 0)
+        progress.advance(len(texts))
     for stage in stages:
         chosen |= {tuple(sorted(map(fold, pair))) for pair in _selection_pairs(*stage)}
     return {name: _count(of_set, met, chosen) for name, of_set in folded.items()}

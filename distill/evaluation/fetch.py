@@ -12,7 +12,7 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,14 +25,12 @@ from distill.errors import DataError, DistillError, FetchError
 from distill.evaluation.files import find_file
 from distill.evaluation.source_tables import Table, tables_of
 from embedcache.fsio import TEMPORARY_PREFIX, make_directory, sha256_file, write_bytes, write_json
+from embedcache.progress import NO_PROGRESS, Progress
 
 LEDGER = "SOURCES.json"
 RETRIES = 3
 
 _HUB = re.compile(r"https://huggingface\.co/datasets/([^/]+/[^/]+)/resolve/([^/]+)/(.+)")
-
-OnStep = Callable[[str, int, int], None]
-"""Called with a file's name, bytes downloaded and bytes in all (0: not known)."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ def fetch_suite(
     downloads: str | Path | None = None,
     force: bool = False,
     accept_changed: bool = False,
-    on_step: OnStep = lambda name, done, total: None,
+    progress: Progress = NO_PROGRESS,
 ) -> list[Fetched]:
     """Write the tables of a suite into ``folder``; one that fails does not stop the others.
 
@@ -72,7 +70,7 @@ def fetch_suite(
             rest is downloaded into it. None: downloads are not kept.
         force: replace files that are there.
         accept_changed: accept content whose digest is not the expected one, and record the new digest.
-        on_step: progress of each download.
+        progress: progress of each download.
 
     Raises:
         DataError: if the suite has no sources, or the folder's record cannot be read.
@@ -92,7 +90,7 @@ def fetch_suite(
                 results.append(Fetched(table.file, "already there", records.get(table.file, {})))
                 continue
             try:
-                record = _fetch(table, folder, records, Path(downloads).resolve(), accept_changed, on_step)
+                record = _fetch(table, folder, records, Path(downloads).resolve(), accept_changed, progress)
             except DistillError as error:
                 results.append(Fetched(table.file, "failed", problem=str(error)))
                 continue
@@ -121,14 +119,14 @@ def _fetch(
     records: dict[str, dict[str, Any]],
     downloads: Path,
     accept_changed: bool,
-    on_step: OnStep,
+    progress: Progress,
 ) -> dict[str, Any]:
     """Write a table, and return its record."""
     trusted = {url: sha256 for one in records.values() for url, sha256 in one["downloads"].items()}
     paths = {}
     for url, pinned in table.urls().items():
         expected = None if accept_changed else pinned or trusted.get(url)
-        paths[url] = _download(url, expected, downloads, on_step)
+        paths[url] = _download(url, expected, downloads, progress)
     rows, skipped = table.read(paths)
     lines = [table.columns, *([row[column] for column in table.columns] for row in rows)]
     data = "".join("\t".join(cells) + "\n" for cells in lines).encode()
@@ -153,7 +151,7 @@ def _fetch(
     }
 
 
-def _download(url: str, sha256: str | None, folder: Path, on_step: OnStep) -> Path:
+def _download(url: str, sha256: str | None, folder: Path, progress: Progress) -> Path:
     """Return where the content of ``url`` lies in ``folder``; pooch downloads it if it is missing.
 
     Raises:
@@ -171,7 +169,7 @@ def _download(url: str, sha256: str | None, folder: Path, on_step: OnStep) -> Pa
         allow_updates=False,
     )
     pooch.get_logger().setLevel("ERROR")
-    bar, hub = _Bar(url.rpartition("/")[2], on_step), _HUB.fullmatch(url)
+    bar, hub = _Bar(url.rpartition("/")[2], progress), _HUB.fullmatch(url)
     http = pooch.HTTPDownloader(progressbar=bar, chunk_size=1 << 16)
     downloader = partial(_from_hub, *hub.groups()) if hub else http
     try:
@@ -194,16 +192,18 @@ class _Bar:
     """Progress of one download, in the form pooch reports it."""
 
     name: str
-    on_step: OnStep
+    progress: Progress
     total: int = 0
-    done: int = 0
+    is_begun: bool = False
 
     def update(self, count: int) -> None:
-        self.done += count
-        self.on_step(self.name, min(self.done, self.total or self.done), self.total)
+        if not self.is_begun:
+            self.reset()
+        self.progress.advance(count)
 
     def reset(self) -> None:
-        self.done = 0
+        self.is_begun = True
+        self.progress.phase(self.name, self.total or None, "bytes")
 
     def close(self) -> None:
         pass

@@ -55,7 +55,8 @@ def latency(encode: Encode, data: Path, options: SuiteOptions) -> SuiteResult:
     sts = read_stsb(data, "stsb_test")
     sentences = [text for pair in sts.pairs for text in pair]
     model, threads = options.model, thread_count()
-    options.progress(f"time {model.name if model else 'encoder'}", 0, 0)
+    options.progress.phase("time")
+    options.progress.note(model.name if model else "encoder")
     source = model.locate() if model else None
     if model is None or source is None:
         # Its encoder: encode of a model remembers vectors.

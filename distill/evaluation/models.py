@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distill.errors import DataError
+from embedcache.progress import NO_PROGRESS, Progress
 
 if TYPE_CHECKING:
     from embedcache.cache import Cache
@@ -21,15 +22,8 @@ Vectors: TypeAlias = NDArray[np.float32]
 Encode: TypeAlias = Callable[[Sequence[str]], Vectors]
 """Takes n sentences to their vectors, float32 of shape (n, d)."""
 
-Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called with a step's name, units done and units in all."""
-
 CHUNK = 8192
 """Sentences handed to a model at once."""
-
-
-def silent(step: str, done: int, total: int) -> None:
-    """Report no progress."""
 
 
 class Model:
@@ -45,7 +39,7 @@ class Model:
         parameters: their number, if a run's record says it.
         parts: models whose vectors it combines.
         notes: what a reader must know of its vectors.
-        progress: called while it encodes.
+        progress: progress of the encoding.
         spec: what the caller typed.
         recalled, encoded: vectors taken from a cache, and encoded, so far.
     """
@@ -57,7 +51,7 @@ class Model:
         self.parameters: int | None = None
         self.parts: Sequence[Model] = ()
         self.notes: list[str] = []
-        self.progress: Progress = silent
+        self.progress: Progress = NO_PROGRESS
         self.spec = ""
         self.recalled = self.encoded = 0
         self._vectors: dict[str, Vectors] = {}
@@ -105,12 +99,11 @@ class Model:
         self._vectors.update(known)
         # Longest first: chunks are even in length, and a model too large for the memory fails at once.
         fresh = sorted((text for text in new if text not in known), key=len, reverse=True)
+        self.progress.phase(f"encode with {self.name}", len(fresh), "sentences")
         for first in range(0, len(fresh), CHUNK):
-            self.progress(f"encode with {self.name}", first, len(fresh))
             chunk = fresh[first : first + CHUNK]
             self._vectors.update(zip(chunk, self._checked(chunk), strict=True))
-        if fresh:
-            self.progress(f"encode with {self.name}", len(fresh), len(fresh))
+            self.progress.advance(len(chunk))
         self.recalled += len(known)
         self.encoded += len(fresh)
         return (

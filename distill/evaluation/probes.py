@@ -301,11 +301,13 @@ def _score(
     vectors = Encoded(encode, (text for texts in examples for text in texts))
     figures, chosen = {}, []
     notes = [note for probe in probes for note in probe.notes()]
-    for done, probe in enumerate(probes):
-        options.progress(f"classifiers: {probe.label}", done, len(probes))
+    options.progress.phase("classifiers", len(probes), "sets")
+    for probe in probes:
+        options.progress.note(probe.label)
         figures[probe.name], strengths = score_probe(probe, vectors, options.seed)
         ends = dict.fromkeys((min(strengths), max(strengths)))
         chosen.append(f"{probe.label} {' to '.join(f'{one:.2g}' for one in ends)}")
+        options.progress.advance()
     missing = [label for label in files if label not in {probe.label for probe in probes}]
     if missing:
         names = ", ".join(f"{label} ({' or '.join(files[label])})" for label in missing)

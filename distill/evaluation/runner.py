@@ -19,7 +19,7 @@ from distill.evaluation.cache import Kept, kept_path, read_kept, user_folder, wr
 from distill.evaluation.contamination import CONTAMINATION, Seen, contamination, describe
 from distill.evaluation.fidelity import read_sentences
 from distill.evaluation.model_kinds import open_models
-from distill.evaluation.models import Model, Progress, Spec, silent
+from distill.evaluation.models import Model, Spec
 from distill.evaluation.result import AVERAGE, Evaluation, ModelFacts, Scored, SuiteResult
 from distill.evaluation.task import (
     ALL,
@@ -38,6 +38,7 @@ from distill.record import read_record
 from embedcache import __version__
 from embedcache.errors import EmbedCacheError, StorageError
 from embedcache.fsio import canonical_json
+from embedcache.progress import NO_PROGRESS, Progress
 
 
 def evaluate(models: Sequence[Spec] | Spec, suite: str = "sts", **options: Any) -> Evaluation:
@@ -64,7 +65,7 @@ def evaluate_suites(
     bootstrap: int = stats.DRAWS,
     keep: bool = False,
     again: bool = False,
-    progress: Progress = silent,
+    progress: Progress = NO_PROGRESS,
 ) -> list[Evaluation]:
     """Evaluate one or more models on several suites.
 
@@ -87,7 +88,7 @@ def evaluate_suites(
         bootstrap: draws for confidence intervals; 0 for none.
         keep: keep evaluations, and use those that are kept.
         again: use none that is kept.
-        progress: called with a step's name, units done and units in all.
+        progress: progress of long work.
 
     Raises:
         DataError: if a suite or model is unknown, or the data cannot be used.

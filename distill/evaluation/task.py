@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from distill.errors import DataError
-from distill.evaluation.models import Encode, Model, Progress, Vectors, silent
+from distill.evaluation.models import Encode, Model, Vectors
 from distill.evaluation.result import SuiteResult
 from distill.layout import describe_missing
 from distill.plugins import load_object
+from embedcache.progress import NO_PROGRESS, Progress
 
 Items: TypeAlias = Mapping[str, Sequence[tuple[str, ...]]]
 """Set -> its test items, each with the texts it is made of: two of a pair, one of an example."""
@@ -68,7 +69,7 @@ class SuiteOptions:
         snli_pairs: pairs that SNLI's classifier learns from; 0 for all (``nli``).
         model: the model whose vectors are scored.
         teacher: encodes with the teacher; None without one.
-        progress: called while something long is done.
+        progress: progress of long work.
     """
 
     seed: int = 0
@@ -77,7 +78,7 @@ class SuiteOptions:
     snli_pairs: int = SNLI_PAIRS
     model: Model | None = None
     teacher: Encode | None = None
-    progress: Progress = silent
+    progress: Progress = NO_PROGRESS
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from embedcache.codecs import Vectors
+from embedcache.progress import NO_PROGRESS, Progress
 
 EFFORTS = (32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512)
 """Values of ``ef_search`` that are tried, the fastest first."""
@@ -97,21 +98,21 @@ class NeighbourIndex:
         self.settings = settings
         self._index.hnsw.efSearch = settings.ef_search or USUAL_EFFORT
 
-    def add(self, vectors: Vectors, on_step: Callable[[int, int], None] | None = None) -> None:
+    def add(self, vectors: Vectors, progress: Progress = NO_PROGRESS) -> None:
         """Append rows.
 
         Args:
             vectors: unit vectors, float32 of shape (n, d).
-            on_step: called with rows added and rows to add.
+            progress: progress over the rows.
         """
+        progress.phase("link", len(vectors))
         with _one_thread():
             for start in range(0, len(vectors), _ROWS_AT_ONCE):
                 if not self._index.is_trained:
                     self._index.train(vectors)
                 part = np.ascontiguousarray(vectors[start : start + _ROWS_AT_ONCE], dtype=np.float32)
                 self._index.add(part)
-                if on_step is not None:
-                    on_step(start + len(part), len(vectors))
+                progress.advance(len(part))
 
     def search(self, queries: Vectors, k: int) -> Found:
         """Return the k nearest rows of unit vectors (n, d) that the graph finds."""

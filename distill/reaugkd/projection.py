@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +26,7 @@ from embedcache.codecs import Vectors
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import ContractMismatchError
 from embedcache.keys import first_occurrences
+from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.projection import apply_projection, extend, write_derived
 
 LEAST_MOVE = 0.01
@@ -121,7 +121,7 @@ def project(
     name: str | None = None,
     settings: ProjectionSettings | None = None,
     threads: int | None = None,
-    on_step: Callable[[str, int, int], None] = lambda what, done, total: None,
+    progress: Progress = NO_PROGRESS,
 ) -> Projection:
     """Train a projection with the labels of a corpus and add its vectors to the cache.
 
@@ -132,7 +132,7 @@ def project(
         name: name of the projected teacher; default: the teacher's with ``.projected``.
         settings: training settings.
         threads: CPU threads; default: all cores.
-        on_step: called with the name of a step, units done and units in all.
+        progress: progress over the rows.
 
     Raises:
         ConfigError: if ``dim`` exceeds the teacher's width, or ``name`` is another teacher's.
@@ -155,9 +155,7 @@ def project(
         return store.vectors(places[indices])
 
     with cpu_threads(threads):
-        matrix, training = train_map(
-            gather, labels, (dim or width, width), settings, partial(on_step, "train")
-        )
+        matrix, training = train_map(gather, labels, (dim or width, width), settings, progress)
     name = name or f"{base.name}.projected"
     note = ", ".join(f"{key} {value}" for key, value in settings.model_dump().items())
     try:
@@ -167,7 +165,7 @@ def project(
             f"--name {name}: the cache has another teacher of that name: give another --name, the settings "
             "that one was made with, or remove it with 'embedcache rm'"
         ) from error
-    written = extend(opened, derived, found, partial(on_step, "project"))
+    written = extend(opened, derived, found, progress)
     sample = np.sort(permutation(len(labels), settings.seed, _SAMPLE_STREAM, first=_SAMPLE_ROWS))
     vectors, counts = gather(sample), np.bincount(labels)
     before, after = (
@@ -207,7 +205,7 @@ def train_map(
     labels: NDArray[np.int64],
     shape: tuple[int, int],
     settings: ProjectionSettings,
-    on_step: Callable[[int, int], None],
+    progress: Progress = NO_PROGRESS,
 ) -> tuple[NDArray[np.float32], MapTraining]:
     """Train a map, float32 of ``shape``; equal rows, settings and threads give the same map, bit for bit.
 
@@ -219,7 +217,7 @@ def train_map(
         labels: int64, shape (n,).
         shape: (d, d of the base).
         settings: training settings.
-        on_step: called with rows seen and rows to see.
+        progress: progress over the rows.
 
     Raises:
         TrainingError: if the loss or the map is not finite.
@@ -230,6 +228,7 @@ def train_map(
     matrix = initial.clone().requires_grad_()
     optimizer = torch.optim.AdamW([matrix], lr=settings.lr)
     rows, losses, alone, steps = len(labels), list[float](), 0, 0
+    progress.phase("train", settings.epochs * rows)
     for epoch in range(settings.epochs):
         order, total, counted = permutation(rows, settings.seed, epoch), 0.0, 0
         for first in range(0, rows, settings.batch_size):
@@ -250,7 +249,7 @@ def train_map(
                 steps += 1
                 total += float(found.detach().sum())
                 counted += len(found)
-            on_step(epoch * rows + first + len(batch), settings.epochs * rows)
+            progress.advance(len(batch))
         losses.append(total / max(counted, 1))
     trained = matrix.detach()
     moved = float(torch.linalg.norm(trained - initial) / torch.linalg.norm(initial))

@@ -7,9 +7,8 @@ in another space, where its neighbours would be accidental.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,13 +26,11 @@ from embedcache.contract import Contract, describe_differences
 from embedcache.corpus.corpus import Corpus
 from embedcache.folders import locked_folder
 from embedcache.keys import first_occurrences, key_array
+from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.teacher.classifier import ClassifierHead
 
 DEFAULT_TAU = 0.07
 """Temperature of neighbours for a student that was not trained with ``reaugkd``."""
-
-OnStep = Callable[[str, int, int], None]
-"""Called with the name of a step, units done and units in all."""
 
 _WITHOUT_NEIGHBOURS = ("kd", "rkd-kd")
 """Losses that compare no positions of vectors: where a row lies among the teacher's is accidental."""
@@ -235,7 +232,7 @@ def build_base(
     texts: bool = False,
     tau: float | None = None,
     overwrite: bool = False,
-    on_step: OnStep | None = None,
+    progress: Progress = NO_PROGRESS,
 ) -> Built:
     """Build the knowledge base of a student from a cache; rows that its run held out are left out.
 
@@ -247,7 +244,7 @@ def build_base(
         texts: keep the texts, so that neighbours can be shown.
         tau: temperature of the neighbours' weights; default: that of the student's training, else 0.07.
         overwrite: replace an earlier base.
-        on_step: progress.
+        progress: progress over the rows.
 
     Raises:
         ConfigError: if there is a base already, or no teacher is known.
@@ -278,11 +275,11 @@ def build_base(
             texts=texts,
         )
         source = student.find_corpus(opened, corpus)
-        return _extend(student, KnowledgeBase.empty(header), opened, source, found, logits, on_step)
+        return _extend(student, KnowledgeBase.empty(header), opened, source, found, logits, progress)
 
 
 def add_rows(
-    model: str | Path, cache: str | Path, *, corpus: str | None = None, on_step: OnStep | None = None
+    model: str | Path, cache: str | Path, *, corpus: str | None = None, progress: Progress = NO_PROGRESS
 ) -> Built:
     """Add another corpus to a student's knowledge base; k and beta stay.
 
@@ -293,7 +290,7 @@ def add_rows(
         model: the student.
         cache: cache with vectors and logits of the base's teacher.
         corpus: name; default: the only one.
-        on_step: progress.
+        progress: progress over the rows.
 
     Raises:
         DataError: if there is no base, its teacher or classifier is another, or vectors are missing.
@@ -311,7 +308,7 @@ def add_rows(
                 f"another classifier: the base has soft labels of contract {origin.logits[:12]}, "
                 f"{opened.folder} has {logits.contract.id[:12]}: build the base again with 'distill kb build'"
             )
-        return _extend(student, base, opened, opened.corpus(corpus), teacher, logits, on_step)
+        return _extend(student, base, opened, opened.corpus(corpus), teacher, logits, progress)
 
 
 def _teacher(cache: Cache, name: str, contract: str) -> CachedTeacher:
@@ -330,7 +327,7 @@ def _extend(
     corpus: Corpus,
     teacher: CachedTeacher,
     logits: CachedTeacher,
-    on_step: OnStep | None,
+    progress: Progress,
 ) -> Built:
     """Add the rows of a corpus to a base and write it."""
     held_out, keys = key_array(student.held_out()), corpus.keys()
@@ -343,7 +340,7 @@ def _extend(
     vectors, said = (stored_vectors(cache, one, keys[rows], corpus) for one in (teacher, logits))
     soft = softmax(said.astype(np.float64), axis=1).astype(np.float32)
     # Codecs store a unit vector as one of nearly unit length.
-    base.index.add(unit(vectors), partial(on_step, "linked") if on_step else None)
+    base.index.add(unit(vectors), progress)
     recall = None
     if base.index.settings.ef_search is None or base.index.settings.is_settled:
         store = cache.store(teacher.contract)

@@ -15,6 +15,7 @@ from distill.config.finetune import FinetuneConfig
 from distill.errors import DataError
 from distill.evaluation.contamination import Seen, contamination, describe
 from distill.evaluation.runner import evaluate
+from embedcache.cli.progress import LineProgress
 
 pytest_plugins = ["distill_fixtures"]
 
@@ -63,14 +64,14 @@ def changed(run: Path, tmp_path: Path) -> Callable[..., Path]:
 
 
 def test_a_run_is_counted_by_what_it_has_seen_and_was_chosen_on(run):
-    steps = []
-    seen = contamination(SETS, run, progress=lambda *step: steps.append(step))
+    lines: list[str] = []
+    seen = contamination(SETS, run, progress=LineProgress(lines.append))
     assert seen == {
         "pairs": Seen(sentences=7, sentences_seen=2, pairs=4, pairs_seen=1, selected_on=0),
         "clean": Seen(sentences=6, sentences_seen=0, pairs=3, pairs_seen=0, selected_on=1),
         "single": Seen(sentences=2, sentences_seen=1, pairs=0, pairs_seen=0, selected_on=0),
     }
-    assert steps[-1][1] == len(set(TEXTS))
+    assert lines[-1].startswith(f"training texts {len(set(TEXTS)):,} texts")
     assert [one.is_selected for one in seen.values()] == [False, True, False]
     notes = " | ".join(describe(seen))
     assert "2 of 7 sentences, 1 of 4 pairs of pairs" in notes

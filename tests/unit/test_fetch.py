@@ -24,6 +24,8 @@ from distill.evaluation.fetch import fetch_suite
 from distill.evaluation.files import read_pairs
 from distill.evaluation.source_tables import Table, fetchable_suites, tables_of
 from distill.evaluation.task import get_suite, suites
+from embedcache.cli.progress import LineProgress
+from embedcache.cli.tables import size
 
 NEWS = b"4.5\tA cat sat  down .\tThe cat took a seat .\n0\tRain fell all day .\tShe reads a book .\n"
 FORUM = "\tNobody judged this .\tNor this .\n2.25\tWhy ?\tWarum \u2026 ?\n".encode()
@@ -206,11 +208,11 @@ def server(monkeypatch) -> Iterator[str]:
 
 
 def test_downloads_are_tried_again_shown_and_not_kept(server, data, fetch_one):
-    steps = []
+    lines: list[str] = []
     one = table(base=server, parts={"news": {"files": ["news.tsv"], "rows": 2}})
-    result = fetch_one(one, downloads=None, on_step=lambda *step: steps.append(step))
+    result = fetch_one(one, downloads=None, progress=LineProgress(lines.append))
     assert result.state == "fetched"
-    assert ("news.tsv", len(NEWS), len(NEWS)) in steps
+    assert any(line.startswith(f"news.tsv {size(len(NEWS))}/{size(len(NEWS))}") for line in lines)
     for name in ("gone.tsv", "cut.tsv"):
         broken = table(base=server, file="other.tsv", parts={"news": {"files": [name]}})
         assert fetch_one(broken, downloads=None).state == "failed"

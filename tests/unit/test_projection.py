@@ -243,7 +243,7 @@ def test_settings_out_of_range_are_refused(key, value):
 def test_a_map_or_a_loss_that_is_not_finite_is_an_error_before_anything_is_written(cache):
     bad = np.full((64, WIDTH), np.nan, dtype=np.float32)
     with pytest.raises(TrainingError, match="lower"):
-        train_map(lambda rows: bad[rows], np.arange(64) % 2, (WIDTH, WIDTH), QUICK, lambda done, total: None)
+        train_map(lambda rows: bad[rows], np.arange(64) % 2, (WIDTH, WIDTH), QUICK)
     with pytest.raises(TrainingError, match="lower"):
         project(cache, settings=ProjectionSettings(batch_size=64, lr=1e9, epochs=40), name="wild")
     with pytest.raises(ConfigError, match="--dim 13"):
