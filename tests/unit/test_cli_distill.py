@@ -100,7 +100,7 @@ def test_every_option_changes_its_key_and_no_other(tmp_path):
         (["run", "--cache", "CACHE", "--target-dim", "17"], "--target-dim"),
         (["run", "--cache", "CACHE", "--loss", "congen"], "two views"),
         (["run", "--cache", "CACHE", "--view", "crop"], "no view 'crop'"),
-        (["run", "--cache", "CACHE", "--loss", "ckd", "--set", "loss.queue=158"], "157"),
+        (["run", "--cache", "CACHE", "--loss", "ckd", "--set", "loss.queue=161"], "160"),
         (["run", "--cache", "CACHE", "--loss", "mse", "--set", "loss.tau=0.1"], "loss.tau"),
         (["run", "--cache", "CACHE", "--drop-head"], "--drop-head"),
         (["run", "--cache", "CACHE", "--warmup", "1000"], "--warmup"),
