@@ -35,7 +35,6 @@ from distill.reaugkd.head import LabelHead
 from distill.record import CorpusRecord, RunRecord, StartRecord, read_record, run_folder, setting_of
 from distill.students.build import open_student
 from distill.training.objectives import Contrast, CrossEntropy, InfoNCE
-from distill.training.optimizer import warmup_steps
 from distill.training.selection import (
     ClassSelector,
     Selector,
@@ -67,22 +66,6 @@ class Start:
     model: str
     run: Path | None = None
     record: RunRecord | None = None
-
-    def describe(self, spec: str, contract_id: str) -> StartRecord:
-        """Return its part of the record of the next run.
-
-        Args:
-            spec: how it was named.
-            contract_id: id of the contract of its vectors.
-        """
-        before = self.record
-        return StartRecord(
-            spec=spec,
-            run=None if self.run is None else str(self.run),
-            contract_id=contract_id,
-            setting=None if before is None else before.setting,
-            seeds=[] if before is None else before.seeds,
-        )
 
 
 def find_start(spec: str) -> Start:
@@ -132,7 +115,13 @@ class FinetuneTask(Task):
     ) -> Callable[..., RunRecord]:
         config, before = self.config, self.start.record
         evaluation = config.evaluation
-        start = self.start.describe(config.start, contract_id)
+        start = StartRecord(
+            spec=config.start,
+            run=None if self.start.run is None else str(self.start.run),
+            contract_id=contract_id,
+            setting=None if before is None else before.setting,
+            seeds=[] if before is None else before.seeds,
+        )
         data = evaluation.data or (config.labels if evaluation.rows else None)
         dev = describe_dev(data, evaluation.rows)
         digests = {"corpus": rows.digest, "dev": dev and dev.sha256}
@@ -317,7 +306,6 @@ def _read_contrast(config: FinetuneConfig, start: Start) -> ContrastTask:
             "evaluation.held_out",
         )
     config = config.resolved(len(rows), count)
-    warmup_steps(config.optimizer.warmup, config.training.count_steps(len(rows)))
     in_dev = None
     if config.evaluation.data is not None:
         refuse_test_file(Path(config.evaluation.data))
@@ -354,5 +342,4 @@ def _read_labelled(config: FinetuneConfig, start: Start) -> LabelTask:
             scored, f"evaluation.held_out: {count} texts", "hold out more, or 0 to keep the last state"
         )
     config = config.resolved(len(rows), count)
-    warmup_steps(config.optimizer.warmup, config.training.count_steps(len(rows)))
     return LabelTask(config, start, in_dev, rows, scored, label_names(rows.labels))
