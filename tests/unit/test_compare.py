@@ -6,12 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from suite_helpers import write_tsv
 
-from distill.cli.main import cli
 from distill.errors import DataError
 from distill.evaluation.models import Model
+from distill.evaluation.task import find_suites
 from distill.report.compare import compare
 
 WORDS = ["red", "green", "blue", "dog", "cat", "bird", "runs", "sings", "sleeps", "jumps"]
@@ -41,7 +40,7 @@ def test_a_suite_without_items_is_refused_by_name_and_noted_among_all(data):
     models = model("good", 0.0), model("bad", 5.0)
     with pytest.raises(DataError, match="geometry"):
         compare(*models, ["geometry"], data=data)
-    found = compare(*models, None, data=data, draws=300)
+    found = compare(*models, ["all"], data=data, draws=300)
     assert (found.a, found.b) == ("good", "bad")
     ((row,),) = found.suites.values()
     assert (row.items, row.verdict) == (80, "A is better")
@@ -51,5 +50,5 @@ def test_a_suite_without_items_is_refused_by_name_and_noted_among_all(data):
 def test_what_cannot_be_meant_is_an_error(data):
     with pytest.raises(DataError, match="with itself"):
         compare("some/model", Path("some/model"), data=data)
-    words = ["a", "b", "--data", str(data), "--suite", "all", "--suite", "sts"]
-    assert CliRunner().invoke(cli, ["compare", *words]).exit_code == 2
+    with pytest.raises(DataError, match="give it alone"):
+        find_suites(["all", "sts"])
