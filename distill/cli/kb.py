@@ -169,6 +169,10 @@ def tune_command(
         notes.append("the lead is within chance, and it is the best of many trials on these rows")
     if found.exact_accuracy - chosen.accuracy > 0.005:
         notes.append("exact search is better: build the base with a larger --ef-search")
+    if chosen.rows < 100:
+        notes.append(
+            f"{chosen.rows} rows are too few to choose by: give --data FILE, or train with more --held-out"
+        )
     rows = {
         "k and beta": f"{chosen.k} and {chosen.beta:g}",
         "chosen on": f"{chosen.rows:,} {chosen.source} ({found.in_base:,} others are in the base)",
@@ -182,7 +186,7 @@ def tune_command(
     if as_json:
         return
     print_table(
-        ("k", "% right", "lead, 95 %", "best beta", "% right", "seconds"),
+        ("k", "% right", "lead, 95 %", "best beta", "% right with it", "seconds added"),
         [
             (
                 row.k,
@@ -190,7 +194,7 @@ def tune_command(
                 _interval(row.lead) if row.k else "",
                 f"{row.best_beta:g}",
                 f"{100 * row.best_accuracy:.2f}",
-                f"{row.seconds:.4f}",
+                f"{row.seconds:.4f}" if row.k else "",
             )
             for row in found.table
         ],

@@ -204,6 +204,6 @@ def _summary(facts: dict[str, Any]) -> Iterator[str]:
         yield f"k {facts['k']}, beta {facts['beta']:g} ({source})"
     rows, seconds, added = facts["rows"], facts["encode_seconds"], facts["search_seconds"]
     yield (
-        f"{rows:,} texts in {seconds:.2f} s, {rows / seconds:,.0f}/s; retrieval added {added:.3f} s, "
+        f"texts: {rows:,} in {seconds:.2f} s, {rows / seconds:,.0f}/s; retrieval added {added:.3f} s, "
         f"{100 * added / seconds:.2f} %"
     )

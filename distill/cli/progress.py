@@ -36,7 +36,9 @@ def describe(progress: TrainProgress, seconds: float) -> str:
     left = timedelta(seconds=round(seconds / max(here, 1) * (progress.total - progress.step)))
     steps = f"step {progress.step:,}/{progress.total:,}"
     steps += f" (resumed from {progress.resumed:,})" if progress.resumed else ""
-    return f"{steps}{loss}{best}, {progress.rows_per_second:,.0f} rows/s, {left} left"
+    # The first steps say little of those that follow.
+    rest = f", {left} left" if seconds > 5 else ""
+    return f"{steps}{loss}{best}, {progress.rows_per_second:,.0f} rows/s{rest}"
 
 
 def train_lines(show: Callable[[str], None], name: str = "") -> Callable[[TrainProgress], None]:
@@ -143,7 +145,9 @@ def _data(run: Run) -> dict[str, str | None]:
         "views": None if views in ([], [ORIGINAL]) else ", ".join(views),
         "labels": ", ".join(labels) or None,
         "skipped": ", ".join(skipped) or None,
-        "in the dev set": None if record.in_dev is None else f"{record.in_dev:,} rows share a text with it",
+        "in the dev set": None
+        if record.in_dev is None
+        else f"{record.in_dev:,} training rows have a text of it",
     }
 
 
@@ -165,6 +169,6 @@ def _next(run: Run) -> list[str]:
     if record.kind == "finetune" and not record.labels:
         lines.append(f"Check it:  distill eval {run.folder} --suite sts --data DIR")
     # Without held-out rows there are no sentences to compare on.
-    elif record.kind == "run" and config.evaluation.held_out:
+    elif record.kind == "run" and not record.labels and config.evaluation.held_out:
         lines.append(f"Check it:  distill eval {run.folder} --suite fidelity")
     return lines

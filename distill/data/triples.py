@@ -130,7 +130,7 @@ def _find_columns(source: FileSource, kind: str) -> Sequence[str]:
             lacking = lacking or str(error)
     raise DataError(
         f"cannot tell which columns are anchor, positive and hard negative ({lacking}): name them, as in "
-        f"{_OPTION} anchor,positive,negative"
+        f"{_OPTION} A {_OPTION} B {_OPTION} C"
     )
 
 

@@ -194,7 +194,9 @@ def open_student_folder(spec: str | Path) -> StudentFolder:
         raise ConfigError(describe_missing(str(spec)) or f"no folder {folder}: check the path")
     head = ClassifierHead.read(folder)
     if head is None:
-        raise DataError(f"{folder} has no classifier: train one with 'distill run --loss kd' or reaugkd")
+        raise DataError(
+            f"{folder} has no classifier: train one with 'distill finetune --labels' or '--loss kd'"
+        )
     record = read_record(run) if run else None
     if run and record is None:
         raise DataError(f"the record of {run} is damaged: copy {folder} elsewhere and name the copy")

@@ -299,6 +299,9 @@ def _student(name: str, group: Sequence[_Run]) -> Row:
             seen = {name: Seen(**one) for name, one in (result.marks.get(CONTAMINATION) or {}).items()}
             if worth := {name: one for name, one in seen.items() if one.sentences_seen or one.selected_on}:
                 notes += [f"{suite}: {note}" for note in describe(worth)]
+            if result.missing and result.main:
+                sets = len(result.figures)
+                notes.append(f"{suite}: average over {sets} of {sets + len(result.missing)} sets")
             if result.main and kept.evaluation.teacher is None and run.teacher:
                 notes.append("no retention: evaluated without its teacher")
     scores = {

@@ -61,6 +61,8 @@ def summary(rows: Sequence[Row]) -> Table:
     shown = [one for line in lines for one in line.values() if one]
     captions = ["Mean ± standard deviation over seeds."] * any(len(row.runs) > 1 for row in rows)
     captions += ["In brackets: 95 % interval."] * any("[" in one for one in shown)
+    chosen = "Selection: the score that chose the checkpoint; it compares runs that chose on the same rows."
+    captions += [chosen] * any(row.selection for row in rows)
     captions += [f"Speed: suite {LATENCY}, one sentence at a time on a CPU."] * any(row.speed for row in rows)
     return Table.of("Summary", lines, " ".join(captions))
 

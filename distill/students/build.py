@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
@@ -155,8 +156,10 @@ def _load(spec: str, pooling: str | None) -> Teacher:
             # A student is trained afterwards, so the mean is a choice and not a guess.
             return load_teacher(spec, pooling="mean", device="cpu")
     except TeacherError as error:
-        names = "" if "/" in spec else f"; short names of students: {', '.join(ALIASES)}"
-        raise StudentError(f"student {spec!r}: {error}{names}") from error
+        near = difflib.get_close_matches(spec, ALIASES, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        more = "" if "/" in spec else "; 'distill list students' shows what is built from the teacher"
+        raise StudentError(f"student {spec!r}: {hint}{error}{more}") from error
 
 
 def _prepare(model: SentenceTransformer, dropout: float) -> None:

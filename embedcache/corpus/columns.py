@@ -104,12 +104,13 @@ _HEADER = "if that is a row of data, write a header above it"
 
 def _remedy(found: Sequence[str], option: str) -> str:
     """Return what to do about a file in which a column is not found."""
+    option = f"--{option.removeprefix('--').replace('_', '-')}"
     for word, character in DELIMITERS.items():
         if any(character in column for column in found):
             return f"if {word}s separate the columns, pass delimiter {word}; {_HEADER}"
     if len(found) == 1:
         return f"pass {option}, or format text if every line is a text"
-    return f"pass {option} with one of them; {_HEADER}"
+    return f"use {option} with one of them; {_HEADER}"
 
 
 @dataclass
