@@ -179,6 +179,7 @@ def test_every_kind_of_model_is_exported(tmp_path, make):
         assert cosine(alone, wanted) > 0.99
 
 
+@pytest.mark.slow
 def test_a_compact_student_is_exported_to_the_same_bytes_each_time(tmp_path):
     found = []
     for name in ("once", "twice"):

@@ -126,6 +126,7 @@ def test_a_lost_machine_is_done_without(tmp_path: Path, run: Run, cluster: Any) 
     assert finished(tmp_path) == 0
 
 
+@pytest.mark.slow
 def test_an_error_of_an_actor_is_the_builds_own(tmp_path: Path, run: Run) -> None:
     with pytest.raises(NonFiniteVectorError, match="row 700 of corpus 'corpus'"):
         run(Slow(tmp_path, nan=TEXTS[700]))
@@ -200,6 +201,7 @@ build(folder / "corpus.txt", teacher=Slow(folder, 4e-3), cache=folder / "cache",
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_driver_that_ended_goes_on(
     tmp_path: Path, cluster: Any, source: Path, number: signal.Signals

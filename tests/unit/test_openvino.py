@@ -53,6 +53,7 @@ def test_prompts_pairs_truncated_dimensions_and_logits(tmp_path: Path) -> None:
     assert "backend" not in wanted.provenance
 
 
+@pytest.mark.slow
 def test_repair_takes_the_backend_of_the_vectors(tmp_path: Path, tiny_teacher: Path) -> None:
     settings = {"compute_dtype": "float32", "device": "cpu", "threads": 1, "backend": OPENVINO}
     cache = build(sentences(30), teacher=tiny_teacher, cache=tmp_path / "cache", **settings)

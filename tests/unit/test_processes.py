@@ -113,7 +113,7 @@ def assert_two_are_one(
 
 
 # The others, over fifty steps below.
-@pytest.mark.parametrize("loss", ["ckd", "hidden"])
+@pytest.mark.parametrize("loss", ["ckd", pytest.param("hidden", marks=pytest.mark.slow)])
 def test_two_processes_train_as_one(views_cache, tmp_path, loss):
     assert_two_are_one(views_cache, STUDENTS.get(loss, "layers:1"), tmp_path, 2, LOSSES[loss])
 
@@ -133,6 +133,7 @@ def test_two_processes_train_a_student_with_a_head(views_cache, tmp_path, second
     assert_two_are_one(views_cache, second_folder, tmp_path, 4, more)
 
 
+@pytest.mark.slow
 def test_one_of_two_processes_tokenises_for_both(own_cache, teacher, tmp_path):
     """Once to count tokens for the student, and once with the tokenizer that it got."""
     student = f"compact:e=8,layers=1,vocab={len(teacher.model.tokenizer) - 8}"
@@ -142,6 +143,7 @@ def test_one_of_two_processes_tokenises_for_both(own_cache, teacher, tmp_path):
     assert sum(len(mark.read_text()) for mark in (tmp_path / "output").glob("*.wrote")) == 2
 
 
+@pytest.mark.slow
 def test_two_processes_resume_what_two_began_and_one_does_not(views_cache, tmp_path):
     more = [*LOSSES["congen"], "--set", "student.dropout=0.2", "--checkpoint-every", "3"]
     for name, kill in (("whole", None), ("run", 8)):
@@ -173,6 +175,7 @@ def remote(views_cache, tmp_path_factory):
     return pushed(views_cache, tmp_path_factory.mktemp("remote") / "team")
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one_through_one_mirror(views_cache, remote, tmp_path, teacher_folder):
     more = limited(views_cache, tmp_path / "mirror", teacher_folder)
     assert_two_are_one(remote, "layers:1", tmp_path, 2, more)

@@ -71,6 +71,7 @@ def test_a_student_learns_keeps_its_notes_and_resumes_with_the_same_weights(cach
     assert all(found[name].tobytes() == wanted[name].tobytes() for name in wanted)
 
 
+@pytest.mark.slow
 def test_two_processes_train_a_static_student_as_one(cache, tmp_path):
     for processes in (1, 2):
         out = tmp_path / str(processes)
