@@ -13,7 +13,7 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/python -m distill.demo
 
-# A process a core and one more, for many tests wait; each with one thread of its own for arithmetic. Types are
+# One process per core and one more, because many tests wait; each computes with one thread. Types are
 # checked beside them, as that takes one core.
 test: $(READY)
 	$(BIN)/ruff check .

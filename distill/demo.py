@@ -131,7 +131,7 @@ def run_demo(
     from distill.cli.evaluate import table_console
     from distill.cli.progress import print_run, train_progress
     from distill.evaluation.runner import evaluate
-    from distill.evaluation.table import render
+    from distill.report.evaluation import render
     from distill.training.train import run
     from embedcache.cli.build import print_build
     from embedcache.cli.progress import show_progress

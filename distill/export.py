@@ -230,7 +230,7 @@ def _places(model: str | Path, out: str | Path, force: bool, mark: Path) -> tupl
     """Return the folders to read and to write.
 
     Raises:
-        ExportError: if there is no model, or ``out`` is neither new nor empty nor, with ``force``, an export.
+        ExportError: if there is no model, or ``out`` holds files (with ``force``: other than an export's).
     """
     source, target = model_folder(model), Path(out).expanduser().resolve()
     if target == source or target in source.parents:

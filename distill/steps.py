@@ -112,7 +112,7 @@ class ExportSettings(StrictConfig):
 
 
 Facts = dict[str, str]
-"""What a step depends on, or has made: name -> value or digest."""
+"""Inputs or outputs of a step: name -> value or digest."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class Step:
 
     @property
     def made(self) -> Path:
-        """What the steps after it read."""
+        """Path that later steps read."""
         return self.place
 
     def settled(self, done: Mapping[str, Facts]) -> Step:
@@ -189,7 +189,7 @@ class Step:
 
         Args:
             watch: receivers of progress.
-            own: whether this pipeline made what is there, and may replace it.
+            own: True if this pipeline made the existing output and may replace it.
         """
         raise NotImplementedError
 

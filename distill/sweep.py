@@ -149,7 +149,7 @@ def _plan(sweep: Sweep, given: Mapping[str, Any], out: Path, tried: set[bytes]) 
         decisive = run_setting(dataset, config.model_copy(update={"student": student}))
         digest = digest_of([decisive, config.seed])[:_DIGEST_LETTERS]
         values = dict(flat(config.model_dump(mode="json")))
-        # A loss that lacks a setting is told from one whose setting is null.
+        # "-" is a setting that the loss does not have, "none" one that is null.
         varied = {
             key: _spelled(values.get(key)) if key in values or key in given else "-" for key in sweep.keys
         }

@@ -115,7 +115,7 @@ def evaluate_command(
         found = evaluate_suites(models, suites, keep=True, progress=progress, **given)
 
     def table() -> RenderableType:
-        from distill.evaluation.table import render
+        from distill.report.evaluation import render
 
         return render(found)
 

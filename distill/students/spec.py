@@ -100,7 +100,7 @@ class StudentOptions:
         seed: seed of new weights.
         count_tokens: counts the tokens of the training texts: a tokenizer -> int64 (V,), the occurrences of
             each id; None where there are no texts.
-        on_note: called with a sentence worth knowing about the student; printed, and kept on its card.
+        on_note: called with a note on the student, which is printed and kept on its card.
         on_trial: build only to check the settings: weights may stay zero, and the teacher is not run.
     """
 

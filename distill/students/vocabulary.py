@@ -42,8 +42,8 @@ def prune_vocabulary(
         The new tokenizer, and the old id of each new one, int64 (size,), ascending.
 
     Raises:
-        StudentError: if there is no corpus, the tokenizer's kind is unknown, or ``size`` is too small to
-            spell the corpus or not below the size of the vocabulary.
+        StudentError: if there is no corpus, the tokenizer's kind is unknown, or ``size`` cannot spell the
+            corpus or is not below the size of the vocabulary.
     """
     if counts is None:
         raise StudentError(

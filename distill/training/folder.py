@@ -137,7 +137,7 @@ def begin_folder(folder: Path, config: str, record: RunRecord, held_out: Sequenc
     if keep:
         shutil.rmtree(kept, ignore_errors=True)
         make_directory(kept)
-    # The record goes last: should this be interrupted, what is left is still known as a run.
+    # The record goes last, so that an interrupted removal leaves a folder still recognised as a run.
     for path in sorted(folder.iterdir(), key=lambda path: path.name == RECORD):
         if path.name in (LOCK, REPLACED):
             continue

@@ -46,7 +46,7 @@ OnProgress = Callable[[TrainProgress], None]
 
 
 def tell(on_progress: OnProgress | None, text: str) -> None:
-    """Report a note, if anybody listens."""
+    """Report a note to ``on_progress``, if there is one."""
     if on_progress is not None:
         on_progress(TrainProgress("note", 0, 0, text=text))
 

@@ -281,7 +281,7 @@ def _train(
                 tell(on_progress, "no checkpoint was written yet: the run begins again")
             begin_folder(folder, config.to_yaml(), record, task.held_out_texts())
             task.save(folder)
-        # The folder has to be there before anybody trains.
+        # Every process needs the folder before it trains.
         accelerator.wait_for_everyone()
         with (
             Tracker(folder if is_first else None, accelerator, after=resumed) as tracker,

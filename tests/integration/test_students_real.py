@@ -53,7 +53,7 @@ def model(name: str) -> Path:
 
 
 def made_on(threads: int, folder: Path) -> dict[str, str]:
-    """Make students in a process of so many threads and return the digests of their files."""
+    """Make students in a process with ``threads`` threads and return the digests of their files."""
     counts = {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
     specs = ["compact:e=96,layers=1", "static:dim=96,vocab=6000"]
     ended = subprocess.run(
