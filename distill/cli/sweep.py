@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from distill.config.sweep import Sweep
     from distill.sweep import SweepRun
     from distill.training.tracking import TrainProgress
 
@@ -108,7 +109,7 @@ def sweep_command(
         raise TrainingError(f"{len(failed)} of {len(runs)} runs failed; the same command tries them again")
 
 
-def _run(sweep: Any, out: Path, suite: str | None, data: Path | None) -> list[SweepRun]:
+def _run(sweep: Sweep, out: Path, suite: str | None, data: Path | None) -> list[SweepRun]:
     """Run the sweep, with a line for the current step and one that stays for every run."""
     import time
     from datetime import timedelta

@@ -133,8 +133,8 @@ class DistillLoss(nn.Module, ABC):
     """
 
     needs_whole_batch: ClassVar[bool] = False
-    """Whether it compares rows of a batch with each other, so that a process has to have the student's
-    vectors of all processes."""
+    """True if it compares rows of a batch with each other, so a process needs the student's vectors of all
+    processes."""
 
     def __init__(self) -> None:
         super().__init__()
