@@ -5,9 +5,11 @@ READY := .venv/.ready
 
 .PHONY: demo test test-crash lint docs slow bench clean
 
+# A current pip resolves several times as fast, and most modules of what is installed are never compiled.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --disable-pip-version-check --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --no-compile -c constraints.txt -e '.[dev]'
 	touch $(READY)
 
 demo: $(READY)

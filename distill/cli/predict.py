@@ -167,7 +167,10 @@ def _write(path: Path, answers: Iterator[dict[str, Any]]) -> None:
 
 
 def _print(answers: Iterator[dict[str, Any]]) -> None:
-    for row in answers:
+    for number, row in enumerate(answers):
+        if number == 0 and "neighbours" in row:
+            columns = "label, probability, text; its neighbours: weight, label, its probability, text"
+            click.echo(columns, err=True)
         texts = " | ".join(row[name] for name in ("text", "text2") if name in row)
         click.echo(f"{row['label']}\t{row['probabilities'][row['label']]:.4f}\t{texts}")
         for near in row.get("neighbours", ()):

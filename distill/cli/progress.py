@@ -31,7 +31,7 @@ def describe(progress: TrainProgress, seconds: float) -> str:
     if progress.phase == "prepare":
         return f"tokenise {progress.step:,}/{progress.total:,} rows"
     loss = "" if progress.loss is None else f", loss {progress.loss:.5f}"
-    best = "" if progress.best is None else f", best {100 * progress.best:.2f}"
+    best = "" if progress.best is None else f", best score {100 * progress.best:.2f}"
     here = progress.step - progress.resumed
     left = timedelta(seconds=round(seconds / max(here, 1) * (progress.total - progress.step)))
     steps = f"step {progress.step:,}/{progress.total:,}"

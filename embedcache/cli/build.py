@@ -121,8 +121,8 @@ def _estimate(found: Estimate | None) -> Iterator[tuple[str, object]]:
         yield "size", ", ".join(f"{size(count)} as {codec}" for codec, count in found.bytes.items())
         if found.seconds is not None and found.epoch_seconds is not None:
             yield "time to encode", _time(found.seconds)
-            epoch = _time(found.epoch_seconds)
-            yield "pays off after", f"{found.epochs_to_pay:.1f} epochs that run the teacher ({epoch} each)"
+            added = f"which adds {_time(found.epoch_seconds)} to each"
+            yield "pays off after", f"{found.epochs_to_pay:.1f} epochs with a live teacher, {added}"
 
 
 def _time(seconds: float) -> str:

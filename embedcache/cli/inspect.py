@@ -158,6 +158,6 @@ def _text_lines(found: Explanation) -> Iterator[str]:
         rows = ", ".join(map(str, place.first_rows))
         yield f"corpus {where}: row {rows}{f' and {more:,} more' if more > 0 else ''}"
     if not found.rows:
-        yield "in no corpus"
+        yield "in no corpus: 'embedcache build' of a file that has it adds it"
     for near in found.near:
         yield f"similar in corpus {near.corpus}: row {near.row}, '{printable(near.text)}'"

@@ -19,6 +19,7 @@ TRIPLES = DATA / "snli_triples_train.tsv.gz"
 
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.slow,
     pytest.mark.skipif(
         not (MODEL.is_dir() and TRIPLES.is_file()),
         reason="needs a MiniLM of three layers in DISTILL_MODELS and SNLI triples in DISTILL_DATA",

@@ -213,7 +213,7 @@ def test_an_interrupted_run_goes_on_by_its_folder(built_cache, tmp_path, monkeyp
 
 def test_progress_says_where_a_run_stands(capsys):
     line = describe(TrainProgress("train", 50, 200, 0.123456, 1234.5, 0.8765), seconds=10)
-    assert line == "step 50/200, loss 0.12346, best 87.65, 1,234 rows/s, 0:00:30 left"
+    assert line == "step 50/200, loss 0.12346, best score 87.65, 1,234 rows/s, 0:00:30 left"
     # Of a resumed run, only the steps taken since then say how long the rest takes.
     resumed = describe(TrainProgress("train", 60, 100, 0.5, 10.0, resumed=40), seconds=10)
     assert resumed == "step 60/100 (resumed from 40), loss 0.50000, 10 rows/s, 0:00:20 left"

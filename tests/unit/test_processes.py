@@ -201,9 +201,8 @@ def whole_of_two(windowed, tmp_path_factory):
     return folder / "run"
 
 
-@pytest.mark.parametrize(
-    ("lost", "step"), [((0, 1), 1), pytest.param((1, 3), STEPS_AN_EPOCH, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("lost", "step"), [((0, 1), 1), ((1, 3), STEPS_AN_EPOCH)])
 def test_two_processes_write_a_checkpoint_where_a_remote_fails_one_of_them(
     windowed, tmp_path, whole_of_two, lost, step
 ):

@@ -7,6 +7,7 @@ import csv
 import json
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -212,8 +213,17 @@ def test_files_are_replaced_only_when_asked_and_appear_whole(cache: Cache, tmp_p
 
 def test_ctrl_c_ends_a_query(cache: Cache, ctrl_c: None) -> None:
     sql = "SELECT count(*) FROM range(1000000000000) WHERE hash(range) % 7 = 5"
-    main = threading.main_thread().ident
-    threading.Timer(0.3, signal.pthread_kill, [main, signal.SIGINT]).start()
+    before = set(threading.enumerate())
+
+    def interrupt() -> None:
+        # The statement runs in a thread of its own; a signal before that meets DuckDB's imports.
+        while not set(threading.enumerate()) - before - {timer}:
+            time.sleep(0.02)
+        time.sleep(0.3)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    timer = threading.Thread(target=interrupt, daemon=True)
+    timer.start()
     with pytest.raises(KeyboardInterrupt):
         query(cache, sql)
 

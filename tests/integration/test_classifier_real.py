@@ -16,6 +16,7 @@ REVIEWS = DATA / "glue_sst2.tsv.gz"
 
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.slow,
     pytest.mark.skipif(
         not (MODEL.is_dir() and REVIEWS.is_file()),
         reason="needs a MiniLM of three layers in DISTILL_MODELS and SST-2 in DISTILL_DATA",
@@ -24,9 +25,9 @@ pytestmark = [
 
 
 def test_a_few_hundred_reviews_teach_it_far_more_than_the_commonest_label(tmp_path):
-    run = distill.teach(
+    run = distill.finetune(
         MODEL,
-        train=REVIEWS,
+        labels=REVIEWS,
         text="text",
         rows=["split=train"],
         dev_rows=["split=dev"],
