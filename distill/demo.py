@@ -119,7 +119,7 @@ def run_demo(
         student: student spec.
         sentences: sentences to collect.
         epochs: epochs of the student.
-        roots: folders to search for sentences, as for :func:`collect_sentences`.
+        roots: folders to search for sentences, as for ``collect_sentences``.
 
     Raises:
         DataError: if there are fewer than a fifth of the sentences.

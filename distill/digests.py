@@ -17,7 +17,7 @@ ABSENT = "missing"
 def folder_digest(folder: Path) -> str:
     """Return a digest of all files below ``folder`` but its cards and its knowledge base.
 
-    Neither changes what the model gives for a text. :data:`ABSENT` where there is no folder.
+    Neither changes what the model gives for a text. ``ABSENT`` where there is no folder.
     """
     if not folder.is_dir():
         return ABSENT

@@ -1,4 +1,4 @@
-"""Every error distill raises on purpose; see :mod:`embedcache.errors` for the conventions."""
+"""Every error distill raises on purpose; see ``embedcache.errors`` for the conventions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Export of a sentence-transformers model to ONNX or OpenVINO, checked against the model's own vectors.
 
 The ONNX graph holds everything from token ids to the final vector: transformer, pooling, head, normalisation;
-:class:`~distill.onnx.OnnxEncoder` runs it without torch. With OpenVINO,
+``distill.onnx.OnnxEncoder`` runs it without torch. With OpenVINO,
 ``SentenceTransformer(folder, backend="openvino")`` runs the transformer there and the rest in torch.
 """
 
@@ -182,12 +182,12 @@ def export_openvino(
     """Write ``model`` to ``out`` as a sentence-transformers folder with ``openvino/`` in it, and check it.
 
     Args:
-        model, out, tolerance, force: as :func:`export_onnx`.
+        model, out, tolerance, force: as ``export_onnx``.
 
     Raises:
         MissingExtraError: if the ``openvino`` extra is not installed.
         TeacherError: if ``model`` cannot be loaded, or does not convert.
-        ExportError, StorageError: as :func:`export_onnx`.
+        ExportError, StorageError: as ``export_onnx``.
     """
     from embedcache.teacher.load import load_teacher
     from embedcache.teacher.openvino_model import has_openvino

@@ -98,7 +98,7 @@ class OnnxEncoder:
 
 
 def import_onnxruntime() -> Any:
-    """Return the onnxruntime module, or raise :class:`MissingExtraError` with the install line."""
+    """Return the onnxruntime module, or raise ``MissingExtraError`` with the install line."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -142,7 +142,7 @@ def quantise(graph: Any, path: Path, closeness: Callable[[], float]) -> tuple[fl
         The closeness of the graph, and a description of its setting.
 
     Raises:
-        ExportError: if no setting reaches :data:`INT8_FLOOR`; ``path`` then holds an unusable graph.
+        ExportError: if no setting reaches ``INT8_FLOOR``; ``path`` then holds an unusable graph.
         StorageError: if ``path`` cannot be written.
     """
     from onnxruntime.quantization.quant_utils import add_pre_process_metadata

@@ -136,7 +136,7 @@ def _step(name: str, settings: Settings, out: Path) -> Step:
 
 
 def _require_files(step: Step, made: Sequence[Path]) -> None:
-    """Raise :class:`ConfigError` for files that are missing and lie in no folder that a step makes."""
+    """Raise ``ConfigError`` for files that are missing and lie in no folder that a step makes."""
     missing = [
         ConfigError(f"there is no {name}", key)
         for key, kind, name in step.reads()
@@ -180,7 +180,7 @@ def run_pipeline(
         step -> ``skip`` or ``done``; of a dry run ``skip`` or ``do``.
 
     Raises:
-        ConfigError: as :func:`read_pipeline`; if a step before ``start`` is not done, or another process is
+        ConfigError: as ``read_pipeline``; if a step before ``start`` is not done, or another process is
             at the pipeline.
         DistillError, EmbedCacheError: of the step that fails; those before it are kept.
     """

@@ -29,7 +29,7 @@ class TeacherRecord(_Part):
         name: its name in the cache.
         spec: alias, hub id or folder it can be loaded from.
         contract_id: id of its contract.
-        contract: the contract, as :meth:`embedcache.contract.Contract.to_json` writes it.
+        contract: the contract, as ``embedcache.contract.Contract.to_json`` writes it.
         share: its weight among several teachers, 0 to 1.
     """
 
@@ -91,7 +91,7 @@ class StartRecord(_Part):
         spec: how it was named.
         run: folder of the run it comes from; None where it comes from none.
         contract_id: id of the contract of the vectors it gave.
-        setting: that run's :attr:`RunRecord.setting`; None without a run.
+        setting: that run's ``RunRecord.setting``; None without a run.
         seeds: that run's seeds.
     """
 

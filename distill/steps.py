@@ -62,7 +62,7 @@ def _options() -> Iterator[tuple[str, Any]]:
 
 
 class _Build(StrictConfig):
-    """Settings of a build: the arguments of :func:`embedcache.build`, flat."""
+    """Settings of a build: the arguments of ``embedcache.build``, flat."""
 
     sources: Names = setting(..., "files or globs", metavar="FILE")
     cache: str = setting(..., "folder of the cache; default: OUT/cache", affects="place", metavar="DIR")
@@ -74,7 +74,7 @@ BuildSettings = create_model("BuildSettings", __base__=_Build, **dict(_options()
 
 
 class EvalSettings(StrictConfig):
-    """Settings of one evaluation: the arguments of :func:`distill.evaluate`."""
+    """Settings of one evaluation: the arguments of ``distill.evaluate``."""
 
     suite: Names = setting(["sts"], "suite, several, or all: every one whose files are there")
     data: str | None = setting(None, "data of the suites", metavar="FILE")

@@ -216,7 +216,7 @@ class Cache:
         """Add a teacher under ``name``; harmless if it is there.
 
         Raises:
-            InputError, ContractMismatchError: as :meth:`refuse_other_contract`.
+            InputError, ContractMismatchError: as ``refuse_other_contract``.
             StorageError: if the cache cannot be written.
         """
         self.refuse_other_contract(name, contract)
@@ -250,7 +250,7 @@ class Cache:
 
         Raises:
             InputError: if the vectors are stored in another kind than asked for, or in both.
-            ContractMismatchError, CorruptCacheError: as :class:`ShardStore`.
+            ContractMismatchError, CorruptCacheError: as ``ShardStore``.
         """
         folder, index = self.teacher_folder(contract), self._index_folder(contract)
         checked = self.checked_files(contract)
@@ -260,7 +260,7 @@ class Cache:
         )
 
     def container(self, contract: Contract) -> FolderShards | LmdbShards:
-        """Return the container of a contract's shards; none is opened. Errors as :meth:`store`."""
+        """Return the container of a contract's shards; none is opened. Errors as ``store``."""
         return open_container(self.teacher_folder(contract), self.checked_files(contract))
 
     def checked_files(self, contract: Contract) -> CheckedFiles:
@@ -271,7 +271,7 @@ class Cache:
         return inside(self.folder, "derived", "index", contract.id)
 
     def token_table(self, teacher: CachedTeacher) -> TokenTable:
-        """Return a teacher's token embeddings; errors as :func:`read_stored`."""
+        """Return a teacher's token embeddings; errors as ``read_stored``."""
         return read_stored(self.folder, teacher.name, teacher.contract, self.model_source(teacher))
 
     def lookup(self, texts: Sequence[str], teacher: str | None = None) -> Vectors:
@@ -309,11 +309,11 @@ class Cache:
         Args:
             texts: the texts.
             teacher: name of a teacher in the cache, which is loaded as it was built; default: the only one.
-                Or a teacher as :func:`embedcache.build` takes it.
+                Or a teacher as ``embedcache.build`` takes it.
 
         Raises:
             InputError: if ``texts`` is a single string.
-            TeacherError: if the teacher cannot be loaded. Other errors are those of :func:`embedcache.build`.
+            TeacherError: if the teacher cannot be loaded. Other errors are those of ``embedcache.build``.
         """
         refuse_one_string(texts)
         if teacher is None or teacher in [one.name for one in self.teachers()]:
@@ -345,16 +345,16 @@ class Cache:
         return scan_rows(texts.view(view) if view else texts, self.store(self.teacher(teacher).contract))
 
     def query(self, sql: str, **options: Any) -> Any:
-        """Run one SELECT over the cache; see :func:`embedcache.query`."""
+        """Run one SELECT over the cache; see ``embedcache.query``."""
         return load("embedcache.querying:query")(self, sql, **options)
 
     def export(self, out: str | Path, **options: Any) -> Any:
-        """Write rows and their vectors to files; see :func:`embedcache.export`."""
+        """Write rows and their vectors to files; see ``embedcache.export``."""
         return load("embedcache.exporting:export")(self, out, **options)
 
 
 def refuse_one_string(texts: Sequence[str]) -> None:
-    """Raise :class:`InputError` for a string in the place of a list of them."""
+    """Raise ``InputError`` for a string in the place of a list of them."""
     if isinstance(texts, str):
         raise InputError("expected a list of texts, found one string: give [text]")
     others = [type(text).__name__ for text in texts if not isinstance(text, str)]

@@ -21,7 +21,7 @@ _REMEDY = "'embedcache repair' writes it again; vectors are kept"
 
 
 def check_marker(folder: Path) -> None:
-    """Raise :class:`CacheFormatError` unless ``folder`` is a cache of this version."""
+    """Raise ``CacheFormatError`` unless ``folder`` is a cache of this version."""
     marker = folder / "cache.json"
     try:
         value = read_sealed_json(marker)
@@ -41,7 +41,7 @@ def check_marker(folder: Path) -> None:
 
 
 def refuse_remote(folder: Path) -> None:
-    """Raise :class:`CacheFormatError` for a folder that is a remote."""
+    """Raise ``CacheFormatError`` for a folder that is a remote."""
     if (folder / REMOTE_MARKER).is_file():
         raise CacheFormatError(
             f"{folder} is a remote, not a cache: pull from it into a cache with "

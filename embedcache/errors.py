@@ -1,6 +1,6 @@
 """Every error embedcache raises on purpose.
 
-Each subclasses :class:`EmbedCacheError` and the builtin a caller would expect, and its message says what was
+Each subclasses ``EmbedCacheError`` and the builtin a caller would expect, and its message says what was
 found, what was expected and what to do. The command line prints the message alone and exits with
 ``exit_code``: 2 where the user can mend the input, 1 where something failed underneath.
 """

@@ -70,7 +70,7 @@ def export(
         corpus: name of the corpus; default: the only one.
         view: write this view of it, with the vectors of its texts; default: the corpus's own texts.
         teacher: name or contract id of the teacher; default: the only one.
-        where: condition on rows of the corpus, as for :func:`embedcache.querying.select_rows`.
+        where: condition on rows of the corpus, as for ``embedcache.querying.select_rows``.
         skip_missing: leave out rows without a vector instead of raising.
         overwrite: replace an earlier export.
         progress: receiver of progress.

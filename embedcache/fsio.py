@@ -28,7 +28,7 @@ WRITE_STEPS = ("create", "written", "synced", "renamed", "recorded", "lmdb-put",
 """Steps of a write, in order; a crash may fall on any of them."""
 
 on_write_step: Callable[[str, Path], None] | None = None
-"""Called with each of :data:`WRITE_STEPS` and the file it concerns; tests inject failures here."""
+"""Called with each of ``WRITE_STEPS`` and the file it concerns; tests inject failures here."""
 
 # A corpus of a billion rows is described in two megabytes.
 _MOST_JSON = 4 << 20
@@ -219,7 +219,7 @@ def write_sealed_json(target: Path, value: Mapping[str, object]) -> None:
 
 
 def read_sealed_json(path: Path, most: int = _MOST_JSON) -> dict[str, Any]:
-    """Read what :func:`write_sealed_json` wrote, without the seal; at most ``most`` bytes.
+    """Read what ``write_sealed_json`` wrote, without the seal; at most ``most`` bytes.
 
     Raises:
         ValueError: if a byte of the file has changed, it is too large, or a link.
@@ -277,7 +277,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_regular(path: Path, most: int = _MOST_JSON) -> bytes:
-    """Return the bytes of a small file of a cache, at most ``most``; errors as :func:`open_regular`."""
+    """Return the bytes of a small file of a cache, at most ``most``; errors as ``open_regular``."""
     with open_regular(path) as handle:
         data = handle.read(most + 1)
     if len(data) > most:
@@ -286,13 +286,13 @@ def read_regular(path: Path, most: int = _MOST_JSON) -> bytes:
 
 
 def map_regular(path: Path) -> mmap.mmap:
-    """Return a file of a cache, mapped into memory; errors as :func:`open_regular`, ValueError if empty."""
+    """Return a file of a cache, mapped into memory; errors as ``open_regular``, ValueError if empty."""
     with open_regular(path) as handle:
         return mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def regular_size(path: Path) -> int:
-    """Return the bytes of a file of a cache; errors as :func:`open_regular`."""
+    """Return the bytes of a file of a cache; errors as ``open_regular``."""
     with open_regular(path) as handle:
         return os.fstat(handle.fileno()).st_size
 
@@ -313,7 +313,7 @@ def inside(folder: Path, *names: str) -> Path:
 
 
 def refuse_links(folder: Path, depth: int = 1) -> None:
-    """Raise :class:`CacheFormatError` if a path in ``folder``, up to ``depth`` levels down, is a link."""
+    """Raise ``CacheFormatError`` if a path in ``folder``, up to ``depth`` levels down, is a link."""
     for path in folder.iterdir() if folder.is_dir() else ():
         inside(folder, path.name)
         if depth > 1:

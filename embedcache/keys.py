@@ -38,7 +38,7 @@ BLOCK_KEYS = 1 << 20
 """Keys that are sorted or read at a time where all of them could be too many."""
 
 PARTITION_KEYS = 1 << 18
-"""Keys that :func:`first_occurrences` aims to sort at a time."""
+"""Keys that ``first_occurrences`` aims to sort at a time."""
 
 # A row's byte first holds the number of its partition, which leaves the high bit to mark what is done.
 _MOST_PARTITIONS = 128
@@ -113,7 +113,7 @@ class KeyIndex(SortedKeys):
 def sorted_words(
     first: NDArray[np.uint64], second: NDArray[np.uint64], places: NDArray[np.int64]
 ) -> NDArray[np.uint64]:
-    """Return the words of :class:`SortedKeys` for the halves of keys and their ascending places."""
+    """Return the words of ``SortedKeys`` for the halves of keys and their ascending places."""
     # Stable: of equal keys the first place comes first.
     order = np.lexsort((second, first))
     return np.stack([first[order], second[order], places[order].astype(np.uint64)])

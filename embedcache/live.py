@@ -1,7 +1,7 @@
 """Live teacher of stored vectors: computes as it did when they were made, and is compared with them.
 
 A vector is wrong if it is farther from the live one than its codec loses, two runs differ
-(:mod:`embedcache.store.noise`) and another device or library version explains.
+(``embedcache.store.noise``) and another device or library version explains.
 """
 
 from __future__ import annotations

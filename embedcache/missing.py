@@ -39,7 +39,7 @@ class KeyPart:
 
     @classmethod
     def parse(cls, text: str) -> KeyPart:
-        """Read ``I/N``; raise :class:`InputError` unless I is from 1 to N."""
+        """Read ``I/N``; raise ``InputError`` unless I is from 1 to N."""
         match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
             raise InputError(f"part {text!r}: expected I/N with I from 1 to N, such as 1/3")

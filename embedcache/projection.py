@@ -76,7 +76,7 @@ def write_derived(
         note: settings that it was trained with, for people.
 
     Raises:
-        InputError, ContractMismatchError: as :func:`projection_contract` and ``Cache.register_teacher``.
+        InputError, ContractMismatchError: as ``projection_contract`` and ``Cache.register_teacher``.
         StorageError: if the cache cannot be written.
     """
     contract = projection_contract(base.contract, matrix)
@@ -160,8 +160,8 @@ def extend(
 
     Raises:
         MissingVectorsError: if the base lacks vectors too; nothing is written then.
-        InputError: as :func:`base_of`.
-        CorruptCacheError: as :func:`read_projection`.
+        InputError: as ``base_of``.
+        CorruptCacheError: as ``read_projection``.
         StorageError: if the cache cannot be written.
     """
     base, matrix = base_of(cache, teacher), read_projection(cache, teacher)

@@ -59,7 +59,7 @@ class Fix:
 
     Attributes:
         path: the file, relative to the cache.
-        kind: value of its :class:`embedcache.inventory.Kind`.
+        kind: value of its ``embedcache.inventory.Kind``.
         outcome: one of the constants above.
         detail: more on it, or what to do.
     """

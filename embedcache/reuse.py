@@ -64,7 +64,7 @@ def find_reusable(
     """Find the first related store with a usable row for each key.
 
     Args:
-        related: see :func:`related_stores`.
+        related: see ``related_stores``.
         keys: shape (n,).
         store: where the rows will be stored.
 
@@ -116,7 +116,7 @@ def reuse_rows(
     repeated with the keys still missing, writes the same shards.
 
     Args:
-        related: see :func:`related_stores`.
+        related: see ``related_stores``.
         store: receives the rows.
         keys: distinct keys that ``store`` lacks, in corpus order, shape (n,).
         shard_rows: rows per shard.

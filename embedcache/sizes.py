@@ -25,7 +25,7 @@ def parse_size(text: str) -> int:
 
 
 def readable(count: int, *, up: bool = False) -> str:
-    """Return a number of bytes as :func:`parse_size` reads it: ``288kB``.
+    """Return a number of bytes as ``parse_size`` reads it: ``288kB``.
 
     Args:
         count: how many, at least 1.

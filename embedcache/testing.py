@@ -25,11 +25,11 @@ WORDS = tuple(
     "a the one two small large old new red blue cat dog bird child river stone house road "  # noqa: SIM905
     "sees likes finds follows runs sleeps sings falls under over near beside today often".split()
 )
-"""The vocabulary of :func:`tiny_encoder`, beside its special tokens and single letters."""
+"""The vocabulary of ``tiny_encoder``, beside its special tokens and single letters."""
 
 
 def sentences(count: int, *, seed: int = 0, longest: int = 12) -> list[str]:
-    """Return ``count`` distinct sentences made of :data:`WORDS`; the same seed gives the same ones."""
+    """Return ``count`` distinct sentences made of ``WORDS``; the same seed gives the same ones."""
     generator = np.random.default_rng(seed)
     found: dict[str, None] = {}
     while len(found) < count:
@@ -107,7 +107,7 @@ def encode_texts(teacher: Teacher, texts: Sequence[str]) -> Vectors:
 
 
 def fake_teacher(dimension: int = 384, *, name: str = "fake", max_length: int = 64, seed: int = 0) -> Teacher:
-    """Return a teacher without a model, for :class:`FakeEncoder`.
+    """Return a teacher without a model, for ``FakeEncoder``.
 
     Args:
         dimension: width of its vectors.

@@ -191,7 +191,7 @@ def make_key(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 def start(command: str, *arguments: object, **settings: object) -> BaseProcess:
-    """Start a function of :mod:`embedcache.share` in a process of its own.
+    """Start a function of ``embedcache.share`` in a process of its own.
 
     Args:
         command: its name.

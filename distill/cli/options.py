@@ -64,7 +64,7 @@ class ConfigCommand(click.Command):
 def options_of(model: type[BaseModel], *, recipes: bool = True) -> Callable[[F], F]:
     """Return a decorator that adds the options of ``model``, and those that tell where settings come from.
 
-    The command hands all of them to :class:`Typed`, but for ``dump_config`` and ``as_json``.
+    The command hands all of them to ``Typed``, but for ``dump_config`` and ``as_json``.
 
     Args:
         model: the configuration.
@@ -86,7 +86,7 @@ class Typed:
 
     Args:
         model: the configuration.
-        parameters: all parameters of the command; those of :func:`options_of` are taken out of it.
+        parameters: all parameters of the command; those of ``options_of`` are taken out of it.
     """
 
     def __init__(self, model: type[BaseModel], parameters: dict[str, Any]) -> None:

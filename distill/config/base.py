@@ -34,7 +34,7 @@ def setting(
     common: bool = False,
     metavar: str | None = None,
 ) -> Any:
-    """Return a field of a :class:`StrictConfig`.
+    """Return a field of a ``StrictConfig``.
 
     Args:
         default: the default; ``...`` for a field that has to be given.
@@ -72,7 +72,7 @@ class StrictConfig(BaseModel):
         return {name: value for name, value in facts.items() if value != {}}
 
     def identity_digest(self) -> str:
-        """Return the sha256 of :meth:`identity` as canonical JSON."""
+        """Return the sha256 of ``identity`` as canonical JSON."""
         from embedcache.fsio import canonical_json
 
         return hashlib.sha256(canonical_json(self.identity())).hexdigest()
@@ -87,7 +87,7 @@ class Key:
         text: its help.
         annotation: its type, without ``None`` and without constraints.
         default: its default; None where there is none.
-        affects, option, common, metavar: as for :func:`setting`.
+        affects, option, common, metavar: as for ``setting``.
     """
 
     path: str

@@ -69,7 +69,7 @@ class LossConfig(StrictConfig):
     """The loss and its settings, side by side in YAML: ``loss: {name: simtde, alpha: 0.5}``.
 
     Attributes:
-        settings: name -> value, as given; :meth:`RunConfig.resolved` checks them against the loss and fills
+        settings: name -> value, as given; ``RunConfig.resolved`` checks them against the loss and fills
             in the rest.
     """
 

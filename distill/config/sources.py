@@ -27,7 +27,7 @@ def gather(
     options: Mapping[str, object] | None = None,
     recipe: Recipe | None = None,
 ) -> Settings:
-    """Return settings from all sources, not checked yet; for the arguments see :func:`load_config`.
+    """Return settings from all sources, not checked yet; for the arguments see ``load_config``.
 
     Raises:
         ConfigError: if the file or an assignment cannot be read.

@@ -89,7 +89,7 @@ def read_sweep(
     """Return a sweep; what is given here wins over the file.
 
     Args:
-        file: a YAML file of the keys of :class:`Sweep`.
+        file: a YAML file of the keys of ``Sweep``.
         vary: ``KEY=VALUE,VALUE`` texts: one block, or with a file values for the key in every block.
         settings: settings of all runs.
         recipe: name of a recipe.

@@ -120,7 +120,7 @@ class Combination:
 
     @classmethod
     def load(cls, folder: Path) -> Combination:
-        """Read the combination that :meth:`save` wrote into ``folder``.
+        """Read the combination that ``save`` wrote into ``folder``.
 
         Raises:
             DataError: if it is missing or damaged.

@@ -74,10 +74,10 @@ class DistillDataset:
 
 @dataclass(frozen=True)
 class OpenedRows:
-    """Distinct rows of a corpus, and the vectors of teachers that they are joined with by :meth:`split`.
+    """Distinct rows of a corpus, and the vectors of teachers that they are joined with by ``split``.
 
     Attributes:
-        corpus, view, selected: as in a :class:`DistillDataset`.
+        corpus, view, selected: as in a ``DistillDataset``.
         targets: the targets, not joined yet.
         target_dim: width to project them to; None: as they are.
         rows: uint32; the rows, ascending.

@@ -94,7 +94,7 @@ class LabelledRows(TextRows):
 
     Attributes:
         name: what they are called in reports.
-        texts: the texts; a pair is one text, see :mod:`embedcache.pairs`.
+        texts: the texts; a pair is one text, see ``embedcache.pairs``.
         labels: their names.
         skipped: why rows of the file were left out -> how many.
         described: the same in words, with the place of the first of each.
@@ -210,7 +210,7 @@ def _named(label: object) -> str:
 
 
 def refuse_few(rows: LabelledRows, what: str, remedy: str = "give a file with more") -> None:
-    """Raise :class:`DataError` where too few rows are there to score a classifier on.
+    """Raise ``DataError`` where too few rows are there to score a classifier on.
 
     Args:
         rows: the rows.

@@ -57,7 +57,7 @@ class Source(Protocol):
         ...
 
     def fetch(self, batches: Sequence[NDArray[np.integer]], epoch: int) -> None:
-        """Have all that :meth:`prepare` needs for the batches of a window; called by the training thread.
+        """Have all that ``prepare`` needs for the batches of a window; called by the training thread.
 
         Raises:
             RemoteError: if a remote does not give it, or gives another teacher's vectors.
@@ -98,19 +98,19 @@ class DistillSource:
         return RowLengths(self.views[0], self.dataset.rows)
 
     def batches(self, batch_size: int, *, seed: int, epoch: int) -> EpochBatches:
-        """Return the batches of an epoch in the dataset's order; see :class:`Source`."""
+        """Return the batches of an epoch in the dataset's order; see ``Source``."""
         order = self.dataset.order
         if order is None:
             return epoch_batches(self.lengths, batch_size, seed=seed, epoch=epoch)
         return windowed_batches(order.windows(epoch), self.lengths, batch_size, seed=seed, epoch=epoch)
 
     def fetch(self, batches: Sequence[NDArray[np.integer]], epoch: int) -> None:
-        """Fetch and check the vectors of a window; see :class:`Source`."""
+        """Fetch and check the vectors of a window; see ``Source``."""
         if self.ahead is not None:
             self.ahead(np.concatenate(batches), epoch)
 
     def prepare(self, batches: Sequence[NDArray[np.integer]], epoch: int, share: Share) -> list[Batch]:
-        """Return this process's part of each of several steps; see :class:`Source`.
+        """Return this process's part of each of several steps; see ``Source``.
 
         Vectors are gathered for all of them at once, which spreads the cost of finding each row's shard.
         """

@@ -64,7 +64,7 @@ class Targets:
         They are float32, but for one teacher's vectors as stored, which have the store's dtype.
 
         Raises:
-            DataError: if a vector cannot be combined; see :meth:`Combination.apply`.
+            DataError: if a vector cannot be combined; see ``Combination.apply``.
         """
         places = self._places(indices)
         return self._at(places) if self.combination else self.stores[0].gather(places[0])
@@ -73,7 +73,7 @@ class Targets:
         """Return the targets of any texts by their keys, float32.
 
         Raises:
-            DataError: if a vector cannot be combined; see :meth:`Combination.apply`.
+            DataError: if a vector cannot be combined; see ``Combination.apply``.
             IndexError: if a store lacks a key.
         """
         return self._at([store.locate(keys) for store in self.stores])

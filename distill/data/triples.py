@@ -113,7 +113,7 @@ def read_sentences(
     """Read texts that are their own positives. Empty and repeated ones are skipped and counted.
 
     Raises:
-        InputError, DataError: as :func:`read_triples`.
+        InputError, DataError: as ``read_triples``.
     """
     source = one_source(path)
     return _read(source, format_of(source, format), (column,), limit)
@@ -192,14 +192,14 @@ class TripleSource:
         return longest
 
     def batches(self, batch_size: int, *, seed: int, epoch: int) -> EpochBatches:
-        """Return the batches of an epoch; see :class:`distill.data.source.Source`."""
+        """Return the batches of an epoch; see ``distill.data.source.Source``."""
         return epoch_batches(self.lengths, batch_size, seed=seed, epoch=epoch)
 
     def fetch(self, batches: Sequence[NDArray[np.integer]], epoch: int) -> None:
         """Do nothing: the rows are in memory."""
 
     def prepare(self, batches: Sequence[NDArray[np.integer]], epoch: int, share: Share) -> list[Batch]:
-        """Return this process's part of each of several steps; see :class:`distill.data.source.Source`."""
+        """Return this process's part of each of several steps; see ``distill.data.source.Source``."""
         return [self._batch(rows, share) for rows in batches]
 
     def _batch(self, rows: NDArray[np.integer], share: Share) -> Batch:

@@ -22,7 +22,7 @@ from embedcache.fsio import sha256_file
 from embedcache.progress import NO_PROGRESS, Progress
 
 CONTAMINATION = "contamination"
-"""Key of a result's marks: set -> :class:`Seen` as a dict."""
+"""Key of a result's marks: set -> ``Seen`` as a dict."""
 
 MUCH = 0.1
 """Share of a set's pairs from which on choosing a checkpoint by them makes its figure worthless."""

@@ -2,7 +2,7 @@
 
 Cosines to the teacher's vectors exist only where both are equally wide. Two figures compare the geometry,
 whatever the widths: Spearman's correlation of all pairwise similarities, and the share of common nearest
-neighbours. Both take at most :data:`SAMPLE` sentences, chosen by seed, because they grow with the square.
+neighbours. Both take at most ``SAMPLE`` sentences, chosen by seed, because they grow with the square.
 """
 
 from __future__ import annotations

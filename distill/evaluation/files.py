@@ -105,7 +105,7 @@ def read_pairs(path: str | Path, name: str, label: str = "", subset: str | None 
     """Read a file of scored pairs, all of them or those of one subset.
 
     Raises:
-        DataError: as :func:`read_rows`, and if no scored pair is left.
+        DataError: as ``read_rows``, and if no scored pair is left.
     """
     rows, skipped = read_rows(Path(path), PAIR_COLUMNS)
     return scored_pairs(name, label or name, [row for row in rows if subset in (None, row[0])], skipped)
@@ -148,7 +148,7 @@ def read_examples(
         parts: part -> the values of ``split`` that mean it; rows of other values are left out and counted.
 
     Raises:
-        DataError: as :func:`read_rows`, and if a part holds no labelled example.
+        DataError: as ``read_rows``, and if a part holds no labelled example.
     """
     rows, skipped = read_rows(path, [*texts, label, *([split] if split else [])])
     part_of = {value: part for part, values in (parts or {}).items() for value in values}
@@ -174,7 +174,7 @@ def read_examples(
 
 
 def read_texts(path: Path, column: str, skipped: Counter[str]) -> dict[str, str]:
-    """Read the ids in ``column`` and the texts of a file; errors and counts as :func:`texts_by_id`."""
+    """Read the ids in ``column`` and the texts of a file; errors and counts as ``texts_by_id``."""
     rows, skipped_too = read_rows(path, (column, "text"))
     skipped += skipped_too
     return texts_by_id(rows, column.removesuffix("_id"), path, skipped)

@@ -82,7 +82,7 @@ def latency(encode: Encode, data: Path, options: SuiteOptions) -> SuiteResult:
 
 
 def figures_of(timing: Mapping[str, Any]) -> dict[str, Figure]:
-    """Return the figures of a timing as :func:`measure` gives it."""
+    """Return the figures of a timing as ``measure`` gives it."""
     calls, batch = np.array(timing["calls"]), float(np.mean(timing["batch"]))
     sentences, single = calls.shape[1], calls.sum(axis=1)
     p50, p95 = (np.percentile(calls, [50, 95]) * 1e3).tolist()

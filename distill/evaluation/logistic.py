@@ -83,7 +83,7 @@ def dev_chosen(
 ) -> Answers:
     """Answer for ``test``, with the strength chosen on ``dev``.
 
-    Of more than :data:`MOST_TO_CHOOSE` training examples as many are drawn by ``seed`` to choose with.
+    Of more than ``MOST_TO_CHOOSE`` training examples as many are drawn by ``seed`` to choose with.
     """
     drawn = np.sort(np.random.default_rng(seed).permutation(len(labels))[:MOST_TO_CHOOSE])
 

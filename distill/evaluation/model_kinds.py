@@ -30,7 +30,7 @@ CACHE_PREFIX = "cache:"
 def open_models(
     models: Sequence[Spec] | Spec, notes: list[str], device: str, compute_dtype: str
 ) -> list[Model]:
-    """Return named models, and the finished runs below folders; errors as :func:`open_model`."""
+    """Return named models, and the finished runs below folders; errors as ``open_model``."""
     specs = [models] if isinstance(models, str | Path | Model) else list(models)
     opened = []
     for spec in (each for given in specs for each in _expand(given, notes)):
@@ -66,7 +66,7 @@ def open_model(spec: Spec, *, device: str = "auto", compute_dtype: str = "float3
 
     Args:
         spec: run folder (its ``best/`` is meant), sentence-transformers folder, ONNX export (folder or
-            graph), hub id, alias, ``cache:FOLDER#TEACHER``, or a :class:`Model`.
+            graph), hub id, alias, ``cache:FOLDER#TEACHER``, or a ``Model``.
         device: ``auto``, ``cpu``, ``cuda`` ...; an ONNX graph runs on the CPU.
         compute_dtype: ``float32``, ``bfloat16``, ``float16`` or ``auto``; an ONNX graph has its own.
 
@@ -151,7 +151,7 @@ class TeacherModel(Model):
         contract: contract of its vectors.
         name: its name.
         remedy: remedy in the message about another model.
-        device, compute_dtype: as :func:`open_model`.
+        device, compute_dtype: as ``open_model``.
     """
 
     def __init__(

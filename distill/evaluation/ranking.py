@@ -240,7 +240,7 @@ def _read_captions(stem: str, path: Path, count: int) -> list[RankedSet]:
 
 
 def read_entities(data: Path) -> list[RankedSet]:
-    """Read the sets of ``entities`` in a folder; errors as :func:`read_catalogues`."""
+    """Read the sets of ``entities`` in a folder; errors as ``read_catalogues``."""
     sets = []
     for name, found in read_catalogues(data).items():
         tested = [query for query in found.queries if "test" in query[2]]

@@ -42,7 +42,7 @@ from embedcache.progress import NO_PROGRESS, Progress
 
 
 def evaluate(models: Sequence[Spec] | Spec, suite: str = "sts", **options: Any) -> Evaluation:
-    """Evaluate one or more models on one suite; options and errors are those of :func:`evaluate_suites`."""
+    """Evaluate one or more models on one suite; options and errors are those of ``evaluate_suites``."""
     (found,) = evaluate_suites(models, [suite], **options)
     return found
 
@@ -71,7 +71,7 @@ def evaluate_suites(
 
     Args:
         models: run folders, folders with finished runs below them, sentence-transformers folders, ONNX
-            exports, hub ids, aliases, ``cache:FOLDER#TEACHER`` or :class:`distill.evaluation.models.Model`.
+            exports, hub ids, aliases, ``cache:FOLDER#TEACHER`` or ``distill.evaluation.models.Model``.
         suites: names of suites; ``all``: every suite that finds its files in ``data``, but for those that run
             on request only.
         data: folder of test files, or a file of sentences (``fidelity``; default: those the run held out).

@@ -102,7 +102,7 @@ class Table(BaseModel, extra="forbid", frozen=True):
         """Return the table's rows and the number of rows left out.
 
         Args:
-            downloads: address -> file, of all of :meth:`urls`.
+            downloads: address -> file, of all of ``urls``.
 
         Raises:
             DataError: if a file is damaged, or does not have the form or the number of rows it should have.

@@ -91,7 +91,7 @@ class Suite:
         summary: what it measures, in a few words.
         files: files it looks for in ``data``; empty: every file there.
         items: reads the test items of each set, for finding them in training texts; None if it has no sets.
-        options: names of the :class:`SuiteOptions` that may change a figure.
+        options: names of the ``SuiteOptions`` that may change a figure.
         needs_teacher: compares with the teacher's vectors, on a file of sentences and not a folder.
         on_request: runs only if it is named, because it takes minutes for each model.
         version: returns the identity of what is neither in ``data`` nor an option: a data set of the hub, the
@@ -115,7 +115,7 @@ _suites: dict[str, Suite] = {}
 def register_suite(
     name: str, **settings: Any
 ) -> Callable[[Callable[..., SuiteResult]], Callable[..., SuiteResult]]:
-    """Register a callable as the suite ``name``; ``settings`` are further attributes of :class:`Suite`."""
+    """Register a callable as the suite ``name``; ``settings`` are further attributes of ``Suite``."""
 
     def register(run: Callable[..., SuiteResult]) -> Callable[..., SuiteResult]:
         _suites[name] = Suite(name, run, **settings)
@@ -162,7 +162,7 @@ def get_suite(name: str) -> Suite:
 
 
 def require_data(suite: Suite, data: Path | None) -> None:
-    """Raise :class:`DataError` unless ``data`` is what a suite without a teacher's sentences reads."""
+    """Raise ``DataError`` unless ``data`` is what a suite without a teacher's sentences reads."""
     if suite.needs_teacher:
         return
     if data is None and suite.files:
@@ -173,7 +173,7 @@ def require_data(suite: Suite, data: Path | None) -> None:
 
 
 def find_suites(names: Sequence[str]) -> list[Suite]:
-    """Return suites by name, each once; of :data:`ALL`, every one that does not run on request only."""
+    """Return suites by name, each once; of ``ALL``, every one that does not run on request only."""
     if ALL in names:
         if len(names) > 1:
             raise DataError(f"{', '.join(names)}: {ALL} means every suite: give it alone")

@@ -65,13 +65,13 @@ class KDLoss(DistillLoss):
     batch_size=64,
 )
 class RKDKDLoss(KDLoss):
-    r""":class:`KDLoss` plus :class:`distill.losses.relational.RKDLoss` of the embeddings.
+    r"""``KDLoss`` plus ``distill.losses.relational.RKDLoss`` of the embeddings.
 
     Source: Park et al., 2019, section 4.2, where the relations are added to the loss of a classifier.
 
     Args:
-        tau, soft: see :class:`KDLoss`.
-        distance, angle: see :class:`distill.losses.relational.RKDLoss`.
+        tau, soft: see ``KDLoss``.
+        distance, angle: see ``distill.losses.relational.RKDLoss``.
     """
 
     needs_whole_batch = True

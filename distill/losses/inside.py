@@ -101,7 +101,7 @@ class LMXKDLoss(DistillLoss):
     Args:
         student_widths, teacher_widths: h of each layer that is compared.
         hidden: :math:`\lambda`, weight of the layers.
-        scale: as for :class:`SimTDELoss`; beside what layers give, vectors of length one count for next to
+        scale: as for ``SimTDELoss``; beside what layers give, vectors of length one count for next to
             nothing as they are.
         seed: of the matrices' first values.
     """

@@ -28,7 +28,7 @@ class MSELoss(DistillLoss):
 class CosineLoss(DistillLoss):
     r"""One minus the cosine: :math:`1-\cos(s,t)`.
 
-    For vectors of length one it is half of :class:`L2Loss` and :math:`d/2` times :class:`MSELoss`.
+    For vectors of length one it is half of ``L2Loss`` and :math:`d/2` times ``MSELoss``.
     """
 
     def forward(self, batch: LossBatch) -> Tensor:
@@ -64,7 +64,7 @@ class DualL2Loss(DistillLoss):
 
 @register_loss("skd", summary="dual-l2, and the distance of the views from each other", views=2)
 class SKDLoss(DistillLoss):
-    r""":class:`DualL2Loss` plus the squared distance of the views from each other: :math:`\|s_1-s_2\|^2`.
+    r"""``DualL2Loss`` plus the squared distance of the views from each other: :math:`\|s_1-s_2\|^2`.
 
     Source: ConGen, section 4.2, baseline "SKD".
     """

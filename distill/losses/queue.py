@@ -13,7 +13,7 @@ class TeacherQueue(nn.Module):
     """Keeps the last ``size`` teacher vectors, scaled to length one, on the training device.
 
     The queue is a ring: new vectors overwrite the oldest where the pointer stands, so nothing is ever moved.
-    ``state_dict`` holds the corpus rows of the vectors; :meth:`refill` puts the vectors back after it is
+    ``state_dict`` holds the corpus rows of the vectors; ``refill`` puts the vectors back after it is
     loaded.
 
     Args:

@@ -99,7 +99,7 @@ class SEEDLoss(DistillLoss):
     full_queue=True,
 )
 class ConGenLoss(SEEDLoss):
-    r"""Control and generalise: :class:`SEEDLoss` of both views, weighted.
+    r"""Control and generalise: ``SEEDLoss`` of both views, weighted.
 
     .. math:: \alpha\, CE(p(t,\tau_T), p(s_1,\tau_S)) + (1-\alpha)\, CE(p(t,\tau_T), p(s_2,\tau_S))
 
@@ -108,7 +108,7 @@ class ConGenLoss(SEEDLoss):
     Source: ConGen, Eq. 1 and 2; there is no factor of the squared temperature.
 
     Args:
-        dimension, queue, tau, teacher_tau, variant: see :class:`SEEDLoss`.
+        dimension, queue, tau, teacher_tau, variant: see ``SEEDLoss``.
         alpha: weight of the first view, 0 to 1.
     """
 

@@ -1,6 +1,6 @@
 """Registered losses: what each takes and needs, and how it is made.
 
-A loss is a class with :func:`register_loss`. Its settings are the keyword-only parameters of its
+A loss is a class with ``register_loss``. Its settings are the keyword-only parameters of its
 constructor; the others are facts of the run, of which it names those it needs: ``dimension``,
 ``student_widths``, ``teacher_widths`` and ``seed``.
 """
@@ -165,7 +165,7 @@ class Loss:
 
 
 def register_loss(name: str, *, summary: str, **facts: Any) -> Callable[[LossT], LossT]:
-    """Register a class as the loss ``name``; ``facts`` are further attributes of :class:`Loss`."""
+    """Register a class as the loss ``name``; ``facts`` are further attributes of ``Loss``."""
 
     def register(cls: LossT) -> LossT:
         if name in _LOSSES and _LOSSES[name].make_from is not cls:

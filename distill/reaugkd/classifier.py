@@ -182,7 +182,7 @@ class RetrievalAugmentedClassifier:
         return self.describe(self.answer(texts).found, k)
 
     def describe(self, found: Found | None, k: int | None = None) -> list[list[Neighbour]]:
-        """Return neighbours with label and text; see :meth:`neighbours`."""
+        """Return neighbours with label and text; see ``neighbours``."""
         base = self.base
         if base is None or found is None:
             raise ConfigError("no knowledge base: build one with 'distill kb build'")
@@ -212,7 +212,7 @@ class RetrievalAugmentedClassifier:
         return self._encode(joined)
 
     def answer(self, texts: Sequence[Text]) -> Answers:
-        """Return probabilities, neighbours and times; errors as :meth:`vectors`."""
+        """Return probabilities, neighbours and times; errors as ``vectors``."""
         began = time.perf_counter()
         vectors = self.vectors(texts)
         student = softmax(self.head.logits(vectors).astype(np.float64), axis=1)

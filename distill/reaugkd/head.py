@@ -1,4 +1,4 @@
-"""Linear classifier in training; :class:`embedcache.teacher.classifier.ClassifierHead` is its stored form."""
+"""Linear classifier in training; ``embedcache.teacher.classifier.ClassifierHead`` is its stored form."""
 
 from __future__ import annotations
 

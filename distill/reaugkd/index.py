@@ -51,7 +51,7 @@ class IndexSettings(BaseModel):
 
 
 class NeighbourIndex:
-    """Index of n unit vectors of width d; made by :meth:`build` and :meth:`from_bytes`.
+    """Index of n unit vectors of width d; made by ``build`` and ``from_bytes``.
 
     One thread adds rows, so the same vectors and settings give the same bytes.
 
@@ -142,7 +142,7 @@ class NeighbourIndex:
         return share_found(rows, nearest)
 
     def settle(self, queries: Vectors) -> float | None:
-        """Set ``ef_search`` to the smallest of :data:`EFFORTS` that finds 99 % of the ten nearest.
+        """Set ``ef_search`` to the smallest of ``EFFORTS`` that finds 99 % of the ten nearest.
 
         The queries must not be in the index: its own rows, slightly moved, are found far more easily.
 
@@ -151,7 +151,7 @@ class NeighbourIndex:
 
         Returns:
             The recall, below 0.99 only at the largest ``ef_search``. None for fewer queries than
-            :data:`FEWEST_QUERIES`: then an earlier setting stays, and the first one is :data:`USUAL_EFFORT`.
+            ``FEWEST_QUERIES``: then an earlier setting stays, and the first one is ``USUAL_EFFORT``.
         """
         settings = self.settings
         if len(queries) < FEWEST_QUERIES:

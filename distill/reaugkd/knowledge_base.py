@@ -5,7 +5,7 @@ The folder ``knowledge_base/`` lies inside a student's model folder and is repla
 =====================  =============================================================================
 file                   content
 =====================  =============================================================================
-``header.json``        :class:`Header`: origin, settings, digests of the other files; sealed
+``header.json``        ``Header``: origin, settings, digests of the other files; sealed
 ``index.faiss``        the projected vectors in an HNSW graph
 ``rows.safetensors``   ``soft_labels`` float32 (n, c); ``keys`` uint8 (n, 16) of the texts
 ``texts.json``         the texts, if they are kept
@@ -57,7 +57,7 @@ class Origin(_Part):
         logits: id of the contract of the logits.
         labels: names of the labels, in the order of the soft labels.
         classifier: digest of the classifier that gave the logits.
-        encoder: fields of the vectors' contract, see :func:`distill.reaugkd.soft_labels.encoder_of`.
+        encoder: fields of the vectors' contract, see ``distill.reaugkd.soft_labels.encoder_of``.
     """
 
     teacher: str
@@ -155,7 +155,7 @@ class KnowledgeBase:
     """Vectors of texts with their teacher's soft labels.
 
     Attributes:
-        header: its description; counts and digests are those of the last :meth:`write`.
+        header: its description; counts and digests are those of the last ``write``.
         index: the vectors.
         soft_labels: float32, shape (n, c); rows sum to 1.
         keys: dtype ``V16``, shape (n,); keys of the texts.

@@ -88,7 +88,7 @@ def stored_vectors(cache: Cache, teacher: CachedTeacher, keys: KeyArray, corpus:
     """Return a teacher's vectors of some texts of a corpus, float32 of shape (n, d).
 
     Raises:
-        DataError: as :func:`locate_vectors`.
+        DataError: as ``locate_vectors``.
     """
     store, places = locate_vectors(cache, teacher, keys, corpus)
     return store.vectors(places)
@@ -132,7 +132,7 @@ def find_logits(cache: Cache, teacher: CachedTeacher) -> tuple[CachedTeacher, tu
 
     Raises:
         DataError: if the cache holds none, or those of several classifiers.
-        InputError: as :func:`base_teacher`.
+        InputError: as ``base_teacher``.
     """
     base = base_teacher(cache, teacher)
     if base.contract.output == LOGITS:

@@ -69,7 +69,7 @@ class StudentFolder:
 
     @property
     def tau(self) -> float:
-        """Temperature of ``reaugkd`` in its training, else :data:`DEFAULT_TAU`."""
+        """Temperature of ``reaugkd`` in its training, else ``DEFAULT_TAU``."""
         import yaml
 
         if self.run is None or self.record is None or self.record.loss != "reaugkd":

@@ -123,7 +123,7 @@ def tune(
         cache, corpus: cache and corpus with the run's held-out rows; default: those of the run.
         data: file of labelled rows to choose on instead.
         columns, rows: columns of ``data``, and ``COLUMN=VALUE`` conditions on its rows.
-        device, threads: as for :meth:`distill.reaugkd.classifier.RetrievalAugmentedClassifier.from_folder`.
+        device, threads: as for ``distill.reaugkd.classifier.RetrievalAugmentedClassifier.from_folder``.
 
     Raises:
         ConfigError: if the file or the rows are those of a test set.
@@ -243,7 +243,7 @@ def held_out_rows(
     Args:
         student: the run's student.
         cache: cache with the corpus; default: the run's.
-        corpus: its name; default: as :meth:`StudentFolder.find_corpus`.
+        corpus: its name; default: as ``StudentFolder.find_corpus``.
 
     Raises:
         DataError: if no rows were held out, or the cache is not known.

@@ -55,7 +55,7 @@ def compare(
     """Compare two models item by item.
 
     Args:
-        a, b: the models, as :func:`distill.evaluation.runner.evaluate_suites` takes them.
+        a, b: the models, as ``distill.evaluation.runner.evaluate_suites`` takes them.
         suites: suites of sets; ``all``: every one that finds its files.
         data: folder of test files.
         draws: draws of the bootstrap.
@@ -64,7 +64,7 @@ def compare(
 
     Raises:
         DataError: if both are the same model, or no suite has items to compare.
-        DistillError, EmbedCacheError: as :func:`distill.evaluation.runner.evaluate_suites`.
+        DistillError, EmbedCacheError: as ``distill.evaluation.runner.evaluate_suites``.
     """
     if str(a) == str(b):
         raise DataError(f"{a} compared with itself; name two models")

@@ -57,7 +57,7 @@ def markdown(rows: Sequence[Row], head: str = "##", *, details: bool = True) -> 
 
 
 def json(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the rows as a JSON object: ``{"rows": [...]}`` with the fields of :class:`Row`."""
+    """Return the rows as a JSON object: ``{"rows": [...]}`` with the fields of ``Row``."""
     return {"rows": TypeAdapter(list[Row]).dump_python(list(rows), mode="json")}
 
 

@@ -183,7 +183,7 @@ def narrow_layers(layers: Mapping[str, Tensor], neurons: int) -> tuple[dict[str,
     lengths of its input and output weights.
 
     Args:
-        layers: weights as of :func:`read_layers`, of layers with at least ``neurons``.
+        layers: weights as of ``read_layers``, of layers with at least ``neurons``.
 
     Returns:
         The layers under the same names, and the kept share of the neurons' total weight, 0 to 1, mean over

@@ -49,7 +49,7 @@ def build_student(
         spec: a student kind with its argument, a folder, an alias or a hub id.
         contract: the teacher's contract; of several teachers, the first one's.
         live_teacher: loads the teacher; called only for students that are built from it.
-        options: seed, texts and notes; see :class:`StudentOptions`.
+        options: seed, texts and notes; see ``StudentOptions``.
         dimension: width of targets that are combined or projected, and so have length one; default: the
             targets are the teacher's own vectors.
         classifier: the vectors are read by a classifier, and so are not scaled; ``alone``: nothing else is
@@ -117,10 +117,10 @@ def open_student(
         spec: a folder, an alias or a hub id.
         head: a linear head of the model's own width, before vectors are scaled.
         pooling: default: as the folder says, else ``mean``.
-        layers: layers to keep, as of :func:`distill.students.layers.parse_layers`; default: all.
+        layers: layers to keep, as of ``distill.students.layers.parse_layers``; default: all.
         max_length: tokens after which a text is cut; default, and at most: as the model does.
         scaled: scale vectors to length one where the model does; a classifier reads them unscaled.
-        dropout, seed: as :func:`build_student`.
+        dropout, seed: as ``build_student``.
 
     Returns:
         The model on the CPU, gradients on, and the contract of the vectors of the model as it was.

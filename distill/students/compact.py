@@ -55,7 +55,7 @@ def build_compact(
         teacher: a BERT-, RoBERTa-, MPNet-, DistilBERT- or ELECTRA-like model; not changed.
         options: counted tokens decide where the narrow embeddings begin, and are needed for ``vocab``.
         e: width of the embeddings.
-        layers: layers to keep, as of :func:`parse_layers`; default: all.
+        layers: layers to keep, as of ``parse_layers``; default: all.
         copy: copy the teacher's layers; otherwise they begin with random weights.
         ff: neurons to keep of each feed-forward part; default: all.
         vocab: tokens to keep; default: all.

@@ -65,7 +65,7 @@ class EmbeddingBlock:
         return torch.nn.functional.layer_norm(total, (self.width,), weight, bias, self.eps)
 
     def output(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """Return what the first layer is fed of tokens, (n, h) in float64; see :meth:`normalised`."""
+        """Return what the first layer is fed of tokens, (n, h) in float64; see ``normalised``."""
         normalised = self.normalised(ids, positions)
         if self.project is None:
             return normalised

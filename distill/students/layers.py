@@ -74,7 +74,7 @@ def keep_layers(teacher: SentenceTransformer, text: str) -> SentenceTransformer:
     """Return a copy of ``teacher`` that keeps the layers ``text`` selects, gradients on.
 
     Raises:
-        StudentError: as :func:`find_layers` and :func:`parse_layers`.
+        StudentError: as ``find_layers`` and ``parse_layers``.
     """
     student = copy.deepcopy(teacher)
     stack = find_layers(student)

@@ -43,7 +43,7 @@ def build_narrow(
         [Transformer with an ElectraModel, Pooling], on the CPU, gradients on.
 
     Raises:
-        StudentError: as :func:`transformer_of` and :func:`as_module`.
+        StudentError: as ``transformer_of`` and ``as_module``.
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling

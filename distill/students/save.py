@@ -30,7 +30,7 @@ def make_readable(file: Path) -> None:
 
 @contextmanager
 def saving(target: Path) -> Iterator[None]:
-    """Convert errors of the libraries that save a model to ``target`` into :class:`StorageError`.
+    """Convert errors of the libraries that save a model to ``target`` into ``StorageError``.
 
     Raises:
         StorageError: if the disk is full, read-only or gone.

@@ -1,7 +1,7 @@
 """Student specs, as ``--student`` takes them, and the kinds of students; imports no torch.
 
 ``--student KIND:ARGUMENT`` builds a student from its teacher; any other text is a folder, a hub id or an
-alias. A kind is one of :data:`KINDS`, or a function outside the package: ``MODULE:FUNCTION`` or
+alias. A kind is one of ``KINDS``, or a function outside the package: ``MODULE:FUNCTION`` or
 ``FILE.py:FUNCTION``, with the argument after another colon.
 """
 
@@ -47,8 +47,8 @@ class StudentKind:
 
     Attributes:
         function: name of a function ``build(spec, teacher, options, *, KEY=VALUE ...)`` in the module of
-            ``distill.students`` that has the kind's name. It takes :class:`StudentSpec`,
-            ``embedcache.teacher.load.Teacher`` and :class:`StudentOptions`, and returns a
+            ``distill.students`` that has the kind's name. It takes ``StudentSpec``,
+            ``embedcache.teacher.load.Teacher`` and ``StudentOptions``, and returns a
             sentence-transformers model with gradients on, whose vectors are not scaled; the teacher stays as
             it is. Its keyword-only parameters (``int``, at least 1, ``float``, ``bool`` or ``str``) are the
             keys of ``KIND:KEY=VALUE,...``; a function without any reads ``spec.argument``.
@@ -118,7 +118,7 @@ class StudentSpec:
         kind: the kind of student.
         argument: the text after the kind.
         values: value of each key that was given.
-        function: the function that builds it; see :class:`StudentKind`.
+        function: the function that builds it; see ``StudentKind``.
     """
 
     kind: str

@@ -64,7 +64,7 @@ def build_static(
 
     Raises:
         StudentError: if the teacher's input is more than token ids, ``dim`` is more than its width, or as
-            :func:`prune_vocabulary`.
+            ``prune_vocabulary``.
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Dense

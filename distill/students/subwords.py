@@ -73,7 +73,7 @@ class WordPiece(Subwords):
         self.basis |= {self.ids[token] for token in inside if len(token) == len(self._prefix) + 1}
 
     def spelling(self, token: int) -> set[int]:
-        """See :class:`Subwords`."""
+        """See ``Subwords``."""
         word = self.tokens.get(token, "")
         starts = not word.startswith(self._prefix)
         letters = word if starts else word[len(self._prefix) :]
@@ -104,11 +104,11 @@ class BytePairs(Subwords):
         self.basis = self.always | {i for i in self.tokens if i not in self._parts}
 
     def spelling(self, token: int) -> set[int]:
-        """See :class:`Subwords`."""
+        """See ``Subwords``."""
         return {part for part in self.closure(token) if part not in self._parts}
 
     def closure(self, token: int) -> set[int]:
-        """See :class:`Subwords`."""
+        """See ``Subwords``."""
         found: set[int] = set()
         left = [token]
         while left:
@@ -119,7 +119,7 @@ class BytePairs(Subwords):
         return found
 
     def keep(self, new_id: Mapping[int, int]) -> dict[str, Any]:
-        """See :class:`Subwords`."""
+        """See ``Subwords``."""
         merges = [
             [self.tokens[left], self.tokens[right]]
             for left, right, made in self._merges
@@ -142,7 +142,7 @@ class Unigram(Subwords):
         self.basis |= self.always
 
     def keep(self, new_id: Mapping[int, int]) -> dict[str, Any]:
-        """See :class:`Subwords`."""
+        """See ``Subwords``."""
         unknown = self.model["unk_id"]
         return {
             **self.model,

@@ -153,7 +153,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:
-    """Restore the state that :func:`optimizer_tensors` returned.
+    """Restore the state that ``optimizer_tensors`` returned.
 
     Raises:
         CheckpointError: if that is of other parameters.
@@ -198,7 +198,7 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
 
 
 def restore_random(state: Mapping[str, Tensor], device: torch.device) -> None:
-    """Go on drawing random numbers where :func:`random_state` was taken."""
+    """Go on drawing random numbers where ``random_state`` was taken."""
     torch.set_rng_state(state["cpu"])
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)

@@ -146,7 +146,7 @@ def open_distillation(
         before: the record of a run to resume.
 
     Raises:
-        ConfigError, DataError, InputError: as :func:`open_data`.
+        ConfigError, DataError, InputError: as ``open_data``.
         EmbedCacheError: if the cache or the remote cannot be used.
     """
     with open_cache(config, on_progress, digest=None if before is None else before.corpus.digest) as opened:
@@ -161,8 +161,8 @@ def open_data(
 
     Raises:
         ConfigError: if loss, views, teacher, warm-up and development file do not fit each other.
-        DataError: if the loss's queue is longer than the rows to train on; else as :func:`open_rows`.
-        InputError: as :func:`open_rows`.
+        DataError: if the loss's queue is longer than the rows to train on; else as ``open_rows``.
+        InputError: as ``open_rows``.
     """
     cache, facts = opened.cache, get_loss(config.loss.name)
     refuse_unknown_rows(config.training.where, opened)

@@ -20,7 +20,7 @@ def is_first_process() -> bool:
 
 
 def refuse_launcher(command: str) -> None:
-    """Raise :class:`ConfigError` where a launcher has started several processes of a command for one."""
+    """Raise ``ConfigError`` where a launcher has started several processes of a command for one."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count > 1:
         raise ConfigError(

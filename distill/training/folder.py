@@ -39,7 +39,7 @@ _OLD = "-old"
 
 
 def require_free(folder: Path, *, overwrite: bool) -> None:
-    """Raise :class:`ConfigError` where ``folder`` holds a run or other things that may not be replaced."""
+    """Raise ``ConfigError`` where ``folder`` holds a run or other things that may not be replaced."""
     if folder.is_file():
         raise ConfigError(f"{folder} is a file; give a folder", "out")
     if not folder.is_dir() or not {path.name for path in folder.iterdir()} - {LOCK, REPLACED}:

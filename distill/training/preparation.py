@@ -64,7 +64,7 @@ def prepare_student(
         on_note: called with sentences on how the student is made.
         on_progress: called with the rows tokenised.
         live_teacher: loads the teacher itself; default: as the configuration says.
-        on_trial: as :class:`StudentOptions`; such a student is not for training.
+        on_trial: as ``StudentOptions``; such a student is not for training.
 
     Raises:
         ConfigError, StudentError, DataError: if the student cannot be built, fed or scored.

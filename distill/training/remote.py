@@ -90,7 +90,7 @@ def open_cache(
 
 
 def refuse_missing_cache(cache: str) -> None:
-    """Raise :class:`MissingInputError` where ``cache`` is no folder and no remote; it names the remotes."""
+    """Raise ``MissingInputError`` where ``cache`` is no folder and no remote; it names the remotes."""
     if Path(cache).expanduser().exists() or _is_remote(cache):
         return
     from embedcache.share.location import list_remotes
@@ -102,7 +102,7 @@ def refuse_missing_cache(cache: str) -> None:
 
 
 def refuse_remote(cache: str, what: str) -> None:
-    """Raise :class:`ConfigError` for a remote where a cache of this machine is needed.
+    """Raise ``ConfigError`` for a remote where a cache of this machine is needed.
 
     Args:
         cache: folder, name or URL.
@@ -117,7 +117,7 @@ def refuse_remote(cache: str, what: str) -> None:
 
 
 def refuse_unknown_rows(where: str | None, opened: OpenedCache) -> None:
-    """Raise :class:`ConfigError` for a predicate over vectors that are fetched during the training."""
+    """Raise ``ConfigError`` for a predicate over vectors that are fetched during the training."""
     found = None if opened.open_store is None else _FROM_VECTORS.search(where or "")
     if found is not None:
         raise ConfigError(

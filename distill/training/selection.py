@@ -56,7 +56,7 @@ class Selector(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the score that checkpoints are chosen by; a key of :data:`SCORES`."""
+        """Name of the score that checkpoints are chosen by; a key of ``SCORES``."""
         ...
 
     def score(self, encode: Encode) -> dict[str, float]:
@@ -134,7 +134,7 @@ def pair_selector(data: str, tokenizer: FastTokenizer) -> PairSelector:
 
 
 def refuse_test_file(path: Path, option: str = "evaluation.data", chosen: str = "a checkpoint") -> None:
-    """Raise :class:`ConfigError` where a file to choose a checkpoint on is named like a test set.
+    """Raise ``ConfigError`` where a file to choose a checkpoint on is named like a test set.
 
     Args:
         path: the file.
@@ -151,7 +151,7 @@ def refuse_test_file(path: Path, option: str = "evaluation.data", chosen: str = 
 
 
 def refuse_test_rows(key: str, rows: Sequence[str], chosen: str = "a checkpoint") -> None:
-    """Raise :class:`ConfigError` where the rows to choose a checkpoint on are those of a test set.
+    """Raise ``ConfigError`` where the rows to choose a checkpoint on are those of a test set.
 
     Args:
         key: the setting that names them, for the message.
@@ -173,7 +173,7 @@ class NearestSelector:
 
     Attributes:
         texts: the texts of all columns, one column after the other, n rows of each.
-        left_out: bool, shape (n, candidates); see :func:`distill.training.objectives.no_negatives`.
+        left_out: bool, shape (n, candidates); see ``distill.training.objectives.no_negatives``.
     """
 
     texts: TokenizedTexts

@@ -74,7 +74,7 @@ class Work:
 
 
 class Task(ABC):
-    """Task of one command, its data opened; nothing is written before :meth:`save`.
+    """Task of one command, its data opened; nothing is written before ``save``.
 
     Attributes:
         config: the resolved configuration.

@@ -52,7 +52,7 @@ def tell(on_progress: OnProgress | None, text: str) -> None:
 
 
 def refuse_missing_trackers(names: Sequence[str]) -> None:
-    """Raise :class:`MissingExtraError` where the package of a tracker is not installed."""
+    """Raise ``MissingExtraError`` where the package of a tracker is not installed."""
     for name in names:
         if find_spec(name) is None:
             raise MissingExtraError(

@@ -107,7 +107,7 @@ def train(
     """Train the student that ``config`` describes.
 
     The run's folder receives ``config.yaml`` (everything filled in), ``run.json`` (see
-    :class:`distill.record.RunRecord`), ``metrics.jsonl``, ``held_out.txt``, ``targets.safetensors`` where
+    ``distill.record.RunRecord``), ``metrics.jsonl``, ``held_out.txt``, ``targets.safetensors`` where
     targets are combined or projected, and ``best/``, the student as a sentence-transformers folder; until
     then also a checkpoint.
 
@@ -152,7 +152,7 @@ def resume(
 
     Raises:
         CheckpointError: if there is no run to resume, or its data have changed.
-        DistillError, EmbedCacheError: as :func:`train`.
+        DistillError, EmbedCacheError: as ``train``.
     """
     folder = Path(folder).expanduser()
     before = read_interrupted(folder)
@@ -185,11 +185,11 @@ def run(
         corpus: corpus in the cache; default: the only one.
         out: folder of the run; default: ``runs/CORPUS-STUDENT-LOSS``.
         on_progress: called after every step.
-        settings: other settings of :class:`RunConfig`, by short name (``epochs=4``, ``lr=3e-4``) or group
+        settings: other settings of ``RunConfig``, by short name (``epochs=4``, ``lr=3e-4``) or group
             (``optimizer={"eps": 1e-6}``).
 
     Raises:
-        ConfigError: naming every key that is unknown or has an unusable value; else as :func:`train`.
+        ConfigError: naming every key that is unknown or has an unusable value; else as ``train``.
     """
     named: dict[str, object] = {
         "cache": cache,
@@ -222,10 +222,10 @@ def finetune(
         labels: file of labelled texts or pairs; makes a classifier.
         out: folder of the run; default: ``runs/START-FILE-finetune``.
         on_progress: called after every step.
-        settings: other settings of :class:`FinetuneConfig`, as for :func:`run`.
+        settings: other settings of ``FinetuneConfig``, as for ``run``.
 
     Raises:
-        ConfigError: naming every key that is unknown or has an unusable value; else as :func:`train`.
+        ConfigError: naming every key that is unknown or has an unusable value; else as ``train``.
     """
     files = {"triples": triples, "sentences": sentences, "labels": labels}
     options = keyword_options(FinetuneConfig, {"start": start, "out": out, **files, **settings})
@@ -323,10 +323,10 @@ def complete(
     Args:
         config: the configuration; ``out`` is given.
         on_progress: called after every step.
-        recipe: as for :func:`train`.
+        recipe: as for ``train``.
 
     Raises:
-        DistillError, EmbedCacheError: as :func:`train`.
+        DistillError, EmbedCacheError: as ``train``.
     """
     folder = Path(str(config.out))
     before, identity = read_record(folder), config.identity_digest()

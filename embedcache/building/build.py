@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from embedcache.teacher.text_encoder import TextEncoder
 
     class BuildArguments(TypedDict, total=False):
-        """Further arguments of :func:`build`."""
+        """Further arguments of ``build``."""
 
         teacher: Required[str | Path | TeacherOptions | Teacher | TextEncoder]
         cache: Required[str | Path]
@@ -84,21 +84,21 @@ def build(
 ) -> Cache | BuildResult:
     """Run a teacher once over a corpus and keep its vectors; return the cache.
 
-    Only texts whose vectors the cache lacks are encoded. :attr:`Cache.result` says what was done.
+    Only texts whose vectors the cache lacks are encoded. ``Cache.result`` says what was done.
 
     Args:
         sources: files, globs or ``-`` for standard input; or texts in memory: strings, dictionaries, a data
             frame, an Arrow table or a dataset.
-        teacher: alias, hub id or folder; with :class:`TeacherOptions` also its pooling, prompt, length
+        teacher: alias, hub id or folder; with ``TeacherOptions`` also its pooling, prompt, length
             ...; or a teacher or encoder already loaded.
         cache: the cache's folder; created if missing.
         name: name of the corpus in the cache; default: from the first source's file name.
         read: columns, format and rows to read.
         encode: outputs, codec and store, and how the teacher computes.
         views: other texts to make of every row, such as ``["crop", "delete-words*2"]``; with
-            :class:`ViewOptions` also how, and which of them are encoded.
+            ``ViewOptions`` also how, and which of them are encoded.
         remote: name or URL of a remote whose vectors are fetched instead of encoded; with
-            :class:`RemoteOptions` also its limits.
+            ``RemoteOptions`` also its limits.
         overwrite: replace a corpus or views of the same names that hold other rows; vectors are kept.
         dry_run: write nothing and return what a build would do and cost.
         progress: receives the phases ``read``, ``view NAME``, ``look up``, ``reuse``, ``fetch``, ``encode``.
@@ -266,7 +266,7 @@ def _token_table(folder: Path, teacher: LazyTeacher) -> TokenTable | None:
 
 
 def grouped(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of :func:`build` for flat settings, named as the options of the command line.
+    """Return the arguments of ``build`` for flat settings, named as the options of the command line.
 
     >>> grouped({"teacher": "minilm-l6", "max_length": 64, "codec": "int8"})["encode"].codec
     'int8'

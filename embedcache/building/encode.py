@@ -65,7 +65,7 @@ class BuildOutput:
         """Open the store of the output of teacher ``name``, in the codec asked for or that of stored vectors.
 
         Raises:
-            InputError, ContractMismatchError, CorruptCacheError: as :meth:`embedcache.cache.Cache.store`.
+            InputError, ContractMismatchError, CorruptCacheError: as ``embedcache.cache.Cache.store``.
         """
         codec = codec_of(contract.output, encode)
         store = cache.store(contract, codec, encode.store)
@@ -76,7 +76,7 @@ class BuildOutput:
         return cls(store, related, OutputResult(contract.output, name, contract.id, codec))
 
     def refuse_untrained(self, rows: int, split_by: str = "") -> None:
-        """Raise :class:`InputError` if a codebook is needed and cannot be learnt.
+        """Raise ``InputError`` if a codebook is needed and cannot be learnt.
 
         Args:
             rows: rows of the first shard, which it would be learnt from.
@@ -230,7 +230,7 @@ class _TextList:
 def encode_texts(
     cache: Cache, texts: Sequence[str], teacher: str | Path | TeacherOptions | Teacher | TextEncoder | None
 ) -> Vectors:
-    """Return vectors of ``texts``, which join no corpus; see :meth:`Cache.encode`."""
+    """Return vectors of ``texts``, which join no corpus; see ``Cache.encode``."""
     if teacher is None or teacher in [one.name for one in cache.teachers()]:
         held = cache.teacher(None if teacher is None else str(teacher))
         remedy = "encode with that model under another name"

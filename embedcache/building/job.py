@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Job:
-    """A build to run; arguments and errors are those of :func:`embedcache.build`.
+    """A build to run; arguments and errors are those of ``embedcache.build``.
 
     Attributes:
         folder: the cache's folder.
@@ -113,7 +113,7 @@ class Job:
         return next((name for name in names if getattr(self.encode, name) is not None), "")
 
     def open_outputs(self, cache: Cache) -> list[BuildOutput]:
-        """Open the store of each output in ``cache``; errors as :meth:`BuildOutput.open`.
+        """Open the store of each output in ``cache``; errors as ``BuildOutput.open``.
 
         Raises:
             ContractMismatchError: also if a served teacher is not the one of the stored vectors.
@@ -127,7 +127,7 @@ class Job:
         """Read the sources into a corpus of ``cache``.
 
         Raises:
-            InputError, CorruptCacheError, StorageError: as :func:`embedcache.corpus.store.store_corpus`.
+            InputError, CorruptCacheError, StorageError: as ``embedcache.corpus.store.store_corpus``.
         """
         progress.phase("read")
         before = observe(self.sources)

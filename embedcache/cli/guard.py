@@ -18,7 +18,7 @@ _signals: list[int] = []
 
 
 def interrupt(number: int, frame: object) -> None:
-    """Handle Ctrl-C: note it and raise :class:`KeyboardInterrupt`."""
+    """Handle Ctrl-C: note it and raise ``KeyboardInterrupt``."""
     _signals.append(number)
     raise KeyboardInterrupt
 

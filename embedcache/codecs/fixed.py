@@ -33,7 +33,7 @@ class FloatCodec(Codec):
         self.name, self._limit = self.dtype.name, limit
 
     def encode(self, vectors: Vectors) -> Stored:
-        """Return vectors (n, d) float32 as stored rows; see :meth:`Codec.encode`."""
+        """Return vectors (n, d) float32 as stored rows; see ``Codec.encode``."""
         row_magnitudes(vectors, self.name, self._limit)
         return Stored(vectors.astype(self.dtype))
 
@@ -42,7 +42,7 @@ class FloatCodec(Codec):
         return stored.vector
 
     def decode_into(self, stored: Stored, rows: NDArray[np.integer], out: NDArray[np.floating]) -> None:
-        """Write the vectors of some rows into ``out`` (m, d); see :meth:`Codec.decode_into`."""
+        """Write the vectors of some rows into ``out`` (m, d); see ``Codec.decode_into``."""
         if out.dtype == self.dtype:
             # "clip" lets numpy write into `out` without a copy.
             stored.vector.take(rows, axis=0, out=out, mode="clip")
@@ -58,7 +58,7 @@ class Int8Codec(Codec):
     has_scale = True
 
     def encode(self, vectors: Vectors) -> Stored:
-        """Return vectors (n, d) float32 as stored rows; see :meth:`Codec.encode`."""
+        """Return vectors (n, d) float32 as stored rows; see ``Codec.encode``."""
         scale = np.minimum(row_magnitudes(vectors, self.name, _LARGEST) / _STEPS, _LARGEST_SCALE)
         scaled = vectors / np.where(scale > 0, scale, np.float32(1))[:, None]
         np.rint(scaled, out=scaled)

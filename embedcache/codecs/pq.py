@@ -43,7 +43,7 @@ _HEADER = re.compile(
 
 
 class PQCodec(Codec):
-    """Product quantisation with one codebook; made by :func:`train` or :func:`load`.
+    """Product quantisation with one codebook; made by ``train`` or ``load``.
 
     Attributes:
         centroids: codebook of m sub-vectors of s components each, float32, shape (m, 256, s).
@@ -84,7 +84,7 @@ class PQCodec(Codec):
         return len(self.centroids)
 
     def encode(self, vectors: Vectors) -> Stored:
-        """Return vectors (n, d) float32 as stored rows; see :meth:`Codec.encode`."""
+        """Return vectors (n, d) float32 as stored rows; see ``Codec.encode``."""
         self.width(vectors.shape[1])
         row_magnitudes(vectors, NAME, _LIMIT)
         codes: NDArray[np.uint8] = _quantizer(self.centroids).compute_codes(np.ascontiguousarray(vectors))
@@ -164,7 +164,7 @@ def load(folder: Path, sha256: str) -> PQCodec:
     """Read a codebook by its name.
 
     Raises:
-        CorruptCacheError: if it is missing, or not what :func:`save` wrote under that name.
+        CorruptCacheError: if it is missing, or not what ``save`` wrote under that name.
     """
     path = folder / f"{sha256}.npy"
     try:

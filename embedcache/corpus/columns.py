@@ -1,7 +1,7 @@
 """Columns to read from a source, the raw rows they give, and the problems a row can have.
 
 A raw row is ``(position, text, id, label, *more)``. The position counts lines from 1 (a CSV record: its first
-line), or rows from 1. Each cell is the value of its column, or the :class:`Problem` for which there is none;
+line), or rows from 1. Each cell is the value of its column, or the ``Problem`` for which there is none;
 cells of columns that were not asked for have no meaning.
 """
 
@@ -44,7 +44,7 @@ RawRow: TypeAlias = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns to read; ``text`` None means the one of :data:`TEXT_COLUMNS`.
+    """Columns to read; ``text`` None means the one of ``TEXT_COLUMNS``.
 
     ``text_option`` and ``label_option`` are the options that name these columns, for messages. ``more`` are
     further columns, each with its option. ``delimiter`` stands between the fields of CSV and TSV.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def check_name(name: str, option: str = "name") -> str:
-    """Return ``name`` if it can name a corpus, else raise :class:`InputError` about ``option``."""
+    """Return ``name`` if it can name a corpus, else raise ``InputError`` about ``option``."""
     if not re.fullmatch(r"\w[\w.-]{0,99}", name):
         raise InputError(
             f"{name!r} cannot name a corpus: use up to 100 letters, digits, '.', '_' and '-'; "
@@ -57,7 +57,7 @@ class CorpusRef:
 
     @classmethod
     def parse(cls, text: str) -> CorpusRef:
-        """Read ``NAME`` or ``NAME@DIGEST``; raise :class:`InputError` where it is none."""
+        """Read ``NAME`` or ``NAME@DIGEST``; raise ``InputError`` where it is none."""
         name, at, digest = text.partition("@")
         if at and not re.fullmatch(r"[0-9a-f]{6,64}", digest):
             raise InputError(f"corpus {text[:80]!r}: expected NAME or NAME@DIGEST, six digits or more")
@@ -123,7 +123,7 @@ class Corpus:
         return self._opened[number]
 
     def column(self, number: int, name: str) -> pa.Array:
-        """Return a column (``row``, ``key``, ``original``, ``id``, ``label``) of :meth:`part`."""
+        """Return a column (``row``, ``key``, ``original``, ``id``, ``label``) of ``part``."""
         return self.part(number).column(name)
 
     def iter_keys(self) -> Iterator[KeyArray]:
@@ -166,7 +166,7 @@ class Corpus:
 
         Raises:
             InputError: if the corpus was built without ids.
-            IndexError, CorruptCacheError: as :meth:`texts`.
+            IndexError, CorruptCacheError: as ``texts``.
         """
         return self._values("id", rows)
 
@@ -175,7 +175,7 @@ class Corpus:
 
         Raises:
             InputError: if the corpus was built without labels.
-            IndexError, CorruptCacheError: as :meth:`texts`.
+            IndexError, CorruptCacheError: as ``texts``.
         """
         return self._values("label", rows)
 

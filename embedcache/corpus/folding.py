@@ -6,7 +6,7 @@ import unicodedata
 
 
 class _Letters(dict[int, int | None]):
-    """Table for :meth:`str.translate` that drops blanks, punctuation, symbols and control characters."""
+    """Table for ``str.translate`` that drops blanks, punctuation, symbols and control characters."""
 
     def __missing__(self, code: int) -> int | None:
         dropped = unicodedata.category(chr(code))[0] in "ZPSC"

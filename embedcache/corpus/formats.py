@@ -95,7 +95,7 @@ def _open(source: Source, kind: str, name: str, wanted: Columns, stack: ExitStac
 
 
 def _refuse_foreign(head: bytes, name: str, kind: str) -> None:
-    """Raise :class:`InputError` where a file that begins with ``head`` is empty, or no text."""
+    """Raise ``InputError`` where a file that begins with ``head`` is empty, or no text."""
     if not head:
         raise InputError(f"{name}: no rows to read as {kind}: the file is empty")
     controls = len(head) - len(head.translate(None, _CONTROLS))

@@ -29,7 +29,7 @@ _TICK_NS, _COARSE_TICK_NS = 50_000_000, 2_000_000_000
 """A file may change unseen within a tick of its file system's clock; some keep whole seconds only."""
 
 SourceFiles: TypeAlias = tuple[tuple[str, list[int]], ...]
-"""Resolved path and :func:`file_state` of each file, in the order read."""
+"""Resolved path and ``file_state`` of each file, in the order read."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -84,7 +84,7 @@ def write_note(derived: Path, corpus: str, note: SourceNote) -> None:
     Args:
         derived: the cache's folder of rebuildable files.
         corpus: the corpus's name.
-        note: with the files as :func:`observe` gave them before they were read.
+        note: with the files as ``observe`` gave them before they were read.
     """
     # An identical note stays as it is, so that a complete cache can be used where it cannot be written.
     if read_note(derived, corpus) != note:

@@ -34,7 +34,7 @@ class ReadOptions:
         format: ``text``, ``jsonl``, ``csv``, ``tsv``, ``parquet`` or ``arrow``; default: by the ending, and
             plain text for standard input.
         limit: stop after this many kept rows of all sources together.
-        text2_column: column of a second text: rows are pairs, see :mod:`embedcache.pairs`.
+        text2_column: column of a second text: rows are pairs, see ``embedcache.pairs``.
         rows: ``COLUMN=VALUE`` each; rows for which not all of them hold are left out.
         delimiter: of CSV and TSV: a character, ``tab``, ``comma``, ``semicolon`` or ``pipe``.
     """
@@ -61,7 +61,7 @@ class ReadOptions:
 
     @property
     def text_of(self) -> Callable[[RawRow], str | Problem]:
-        """Function of :func:`text_of_row` for these options."""
+        """Function of ``text_of_row`` for these options."""
         return partial(
             text_of_row,
             pairs=self.text2_column is not None,
@@ -153,10 +153,10 @@ class RowConditions:
 def check_sources(sources: Sequence[Source], options: ReadOptions) -> None:
     """Open every source and find its columns, before anything slow begins.
 
-    Standard input, and rows that can be read only once, are left for :func:`read_batches`.
+    Standard input, and rows that can be read only once, are left for ``read_batches``.
 
     Raises:
-        MissingInputError, InputError: as :func:`read_batches`, as far as the first row shows it.
+        MissingInputError, InputError: as ``read_batches``, as far as the first row shows it.
     """
     for source, kind in _with_formats(sources, options):
         if not is_read_once(source):

@@ -77,7 +77,7 @@ def find_sources(given: object) -> list[Source]:
 
     Raises:
         MissingInputError: if a file is missing.
-        InputError: if files and texts are mixed, or as :func:`expand_sources` and :func:`memory_rows`.
+        InputError: if files and texts are mixed, or as ``expand_sources`` and ``memory_rows``.
     """
     if isinstance(given, (str, os.PathLike)):
         return [*expand_sources([given])]

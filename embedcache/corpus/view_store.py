@@ -106,10 +106,10 @@ def store_view(
 def _rows(
     corpus: Corpus, make: MakeRows, counts: Counter[str], drafts: Path | None, progress: Progress
 ) -> Iterator[RowBatch]:
-    """Yield the rows of a view as :func:`store_corpus` takes them, and count their outcomes.
+    """Yield the rows of a view as ``store_corpus`` takes them, and count their outcomes.
 
     Args:
-        corpus, make, progress: as for :func:`store_view`.
+        corpus, make, progress: as for ``store_view``.
         counts: outcomes of the rows are counted here.
         drafts: how the paths of drafts begin, if drafts are kept.
     """
@@ -166,7 +166,7 @@ def refuse_missing_column(sources: Sequence[Source], options: ReadOptions, colum
 def column_cells(sources: Sequence[Source], options: ReadOptions, column: str) -> MakeRows:
     """Return what gives the cells of a column, chunk by chunk in the order of the corpus's rows.
 
-    It raises :class:`InputError` if the source has other rows than the corpus, or cannot be read.
+    It raises ``InputError`` if the source has other rows than the corpus, or cannot be read.
 
     Args:
         sources, options: what the corpus was read from, and how.

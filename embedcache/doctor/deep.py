@@ -29,7 +29,7 @@ def check_deep(
     Args:
         cache: the cache.
         teacher: the teacher whose vectors are checked.
-        texts: texts that have a vector; see :func:`embedcache.live.sample_texts`.
+        texts: texts that have a vector; see ``embedcache.live.sample_texts``.
         computing: how to run the teacher.
         progress: receives phases and rows.
 

@@ -68,7 +68,7 @@ def judge(
     """Return the finding of a figure.
 
     Args:
-        name: name in :data:`THRESHOLDS`.
+        name: name in ``THRESHOLDS``.
         value: value to judge; NaN is bad.
         figure: the value as text.
         of: corpus or evaluation set, added to the name.

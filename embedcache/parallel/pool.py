@@ -35,7 +35,7 @@ class Engine(Protocol):
 
     Attributes:
         slots: number of slots.
-        losses: errors of :meth:`result` that say that the worker ended.
+        losses: errors of ``result`` that say that the worker ended.
     """
 
     slots: int
@@ -67,7 +67,7 @@ class WorkerPool:
         window_seconds: time that a window should take.
 
     Raises:
-        MissingExtraError, InputError, WorkerError: from :meth:`encode`, if the engine cannot be opened.
+        MissingExtraError, InputError, WorkerError: from ``encode``, if the engine cannot be opened.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class WorkerPool:
 
         Raises:
             WorkerError: if no worker is left, or a window ends one worker after the other.
-            EmbedCacheError: an error of a worker; see :func:`embedcache.building.encode.encode_missing`.
+            EmbedCacheError: an error of a worker; see ``embedcache.building.encode.encode_missing``.
         """
         windows = Windows(texts, missing, self._shard_rows)
         progress.phase("encode", windows.left)

@@ -23,7 +23,7 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 
 class ProcessEngine:
-    """Processes of this machine; see :class:`embedcache.parallel.pool.Engine`.
+    """Processes of this machine; see ``embedcache.parallel.pool.Engine``.
 
     Each has an executor to itself, because an executor that loses a process is broken.
 

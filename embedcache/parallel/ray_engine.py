@@ -20,7 +20,7 @@ _CONNECT_SECONDS = 10.0
 
 
 class RayEngine:
-    """Actors of a Ray cluster; see :class:`embedcache.parallel.pool.Engine`.
+    """Actors of a Ray cluster; see ``embedcache.parallel.pool.Engine``.
 
     There are as many slots as the cluster has room for workers when the build begins. The actor of a lost
     machine waits until there is room for it again.

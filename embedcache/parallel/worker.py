@@ -121,7 +121,7 @@ class Worker:
         """Encode a window and commit its shards, or push them.
 
         Raises:
-            NonFiniteVectorError, TeacherError, StorageError: as :func:`encode_missing`.
+            NonFiniteVectorError, TeacherError, StorageError: as ``encode_missing``.
             RemoteError: if they cannot be pushed.
         """
         if self._sees:

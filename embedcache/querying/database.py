@@ -43,7 +43,7 @@ class QueryResult:
 
 
 def query(cache: Cache | str | Path, sql: str) -> pa.Table:
-    """Run one SELECT over the tables of a cache (:data:`TABLES`) and return its rows.
+    """Run one SELECT over the tables of a cache (``TABLES``) and return its rows.
 
     Args:
         cache: the cache or its folder.
@@ -61,7 +61,7 @@ def query(cache: Cache | str | Path, sql: str) -> pa.Table:
 
 @contextmanager
 def open_query(cache: Cache | str | Path, sql: str) -> Iterator[QueryResult]:
-    """Yield the rows of a SELECT as a stream; arguments and errors as :func:`query`."""
+    """Yield the rows of a SELECT as a stream; arguments and errors as ``query``."""
     tables = [table for table in TABLES if table in _words(sql)]
     columns = "; ".join(f"{table}({', '.join(TABLES[table])})" for table in tables)
     hint = columns or f"the tables are {', '.join(TABLES)}"
@@ -131,7 +131,7 @@ def _words(sql: str) -> set[str]:
 
 @contextmanager
 def _connect(cache: Cache, tables: Iterable[str]) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Yield a connection that sees some of :data:`TABLES` and nothing else."""
+    """Yield a connection that sees some of ``TABLES`` and nothing else."""
     import duckdb
 
     # DuckDB creates the folder when memory runs out, and removes it.
@@ -161,7 +161,7 @@ def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], T])
 
 @contextmanager
 def _explained(hint: str) -> Iterator[None]:
-    """Turn DuckDB's errors, also those of its Arrow streams, into an :class:`InputError` of one line."""
+    """Turn DuckDB's errors, also those of its Arrow streams, into an ``InputError`` of one line."""
     import duckdb
     import pyarrow as pa
 

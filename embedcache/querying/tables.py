@@ -43,7 +43,7 @@ arrays of it."""
 
 
 def create_table(connection: duckdb.DuckDBPyConnection, cache: Cache, table: str) -> None:
-    """Add one of :data:`TABLES` to a database, as a view of the cache's files.
+    """Add one of ``TABLES`` to a database, as a view of the cache's files.
 
     Raises:
         CorruptCacheError: if a file of the cache is damaged.
@@ -124,7 +124,7 @@ def teacher_facts(cache: Cache, teachers: Sequence[CachedTeacher]) -> dict[str, 
 
     Args:
         cache: the cache.
-        teachers: the teachers of the contract; see :func:`by_contract`.
+        teachers: the teachers of the contract; see ``by_contract``.
     """
     store = cache.store(teachers[0].contract)
     return {

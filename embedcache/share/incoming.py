@@ -102,7 +102,7 @@ class Incoming:
         """Bring files into the quarantine; those that the cache has, but for shards, are copied from it.
 
         Raises:
-            InputError, RemoteError, StorageError: as :meth:`download`.
+            InputError, RemoteError, StorageError: as ``download``.
         """
         for file in files:
             here = self.cache.folder / file.path

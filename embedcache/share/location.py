@@ -59,7 +59,7 @@ def checked_url(text: str) -> str:
 
 
 def scheme_of(url: str) -> str:
-    """Return the scheme of a URL from :func:`checked_url`."""
+    """Return the scheme of a URL from ``checked_url``."""
     return url.partition("://")[0] if "://" in url else "file"
 
 
@@ -145,7 +145,7 @@ def _write(remotes: dict[str, str]) -> None:
 
 
 def open_filesystem(url: str) -> tuple[Any, str]:
-    """Return the fsspec filesystem of a URL from :func:`checked_url`, and the remote's folder in it.
+    """Return the fsspec filesystem of a URL from ``checked_url``, and the remote's folder in it.
 
     Raises:
         MissingExtraError: if the scheme needs a package that is not installed.

@@ -97,7 +97,7 @@ class Mirror:
         Raises:
             InputError: if the folder holds an ordinary cache or another remote's mirror, or something asked
                 for is not on the remote.
-            RemoteError: as :func:`pull`, and if a teacher's vectors are not the teacher's.
+            RemoteError: as ``pull``, and if a teacher's vectors are not the teacher's.
             StorageError: if the disk has no room.
         """
         source = Remote(remote).open()
@@ -295,7 +295,7 @@ class StreamedStore(ShardStore):
     def want(self, now: Sequence[int], coming: Sequence[int] = ()) -> None:
         """Fetch shards in the background.
 
-        The next window waits for the next :meth:`gather`: the first batch of a window may have rows of the
+        The next window waits for the next ``gather``: the first batch of a window may have rows of the
         window before, whose shards make room for it.
 
         Args:
@@ -322,7 +322,7 @@ class StreamedStore(ShardStore):
             computing: how to run the teacher; if its model is not on this machine, nothing is compared.
 
         Raises:
-            RemoteError, StorageError: if vectors are not the teacher's, or as :meth:`gather`.
+            RemoteError, StorageError: if vectors are not the teacher's, or as ``gather``.
         """
         numbers = np.unique(self.shards_at(positions)).tolist()
         names = {self.shard_names[number] for number in numbers} - self._compared
@@ -345,7 +345,7 @@ class StreamedStore(ShardStore):
         self._compared |= names
 
     def gather(self, positions: Positions) -> NDArray[np.floating]:
-        """Return the vectors at ``positions`` in :attr:`dtype`, shape (n, d), in the order asked.
+        """Return the vectors at ``positions`` in ``dtype``, shape (n, d), in the order asked.
 
         Raises:
             IndexError: if a position is -1 or past the end.

@@ -57,7 +57,7 @@ class ReadThrough:
         verdicts: comparisons of the vectors that came with the live teacher's.
 
     Raises:
-        InputError, RemoteError: as :func:`embedcache.share.pull`.
+        InputError, RemoteError: as ``embedcache.share.pull``.
     """
 
     def __init__(self, options: RemoteOptions | str, *, may_be_empty: bool = False) -> None:

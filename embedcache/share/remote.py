@@ -96,7 +96,7 @@ class Remote:
 
         Raises:
             InputError: if it holds other things.
-            RemoteError: as :meth:`open`.
+            RemoteError: as ``open``.
         """
         # Read once: several may make a remote at once, and some servers hide a file while it is replaced.
         data = self.read(REMOTE_MARKER, 4096)
@@ -120,7 +120,7 @@ class Remote:
         return self
 
     def refuse_nested(self, folder: Path) -> None:
-        """Raise :class:`InputError` where a folder remote contains a cache or lies in it."""
+        """Raise ``InputError`` where a folder remote contains a cache or lies in it."""
         if self.scheme == "file":
             mine, other = Path(self.url).resolve(), folder.resolve()
             if mine == other or mine in other.parents or other in mine.parents:
@@ -206,7 +206,7 @@ class Remote:
         return bool(self._call("read", path, bring, missing=False))
 
     def _call(self, what: str, path: str, act: Callable[[Any, str], Any], *, missing: Any = _RAISED) -> Any:
-        """Call a function, and turn errors of the client into :class:`RemoteError`.
+        """Call a function, and turn errors of the client into ``RemoteError``.
 
         Where the client does not try again, this does, over a new connection.
 

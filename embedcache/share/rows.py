@@ -25,7 +25,7 @@ class RemoteKeys:
         index: index of their keys.
 
     Raises:
-        InputError, RemoteError, StorageError: as :meth:`Incoming.download`.
+        InputError, RemoteError, StorageError: as ``Incoming.download``.
     """
 
     def __init__(self, incoming: Incoming, shards: Sequence[SharedFile]) -> None:

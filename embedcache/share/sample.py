@@ -81,8 +81,8 @@ def compare(
         came: the vectors.
         own: the vectors that the cache has of the same teacher.
         corpora: where the texts of their keys may be.
-        load: loads the teacher; nothing is compared with it if that raises :class:`TeacherError` or
-            :class:`ContractMismatchError`.
+        load: loads the teacher; nothing is compared with it if that raises ``TeacherError`` or
+            ``ContractMismatchError``.
         table: the file of token embeddings that came with them.
         progress: receives what is done.
     """

@@ -99,7 +99,7 @@ def require_signed(remote: Remote, names: Iterable[str], keys_file: str | Path) 
 
     Raises:
         RemoteError: if there are none.
-        InputError, MissingExtraError: as :func:`public_keys`.
+        InputError, MissingExtraError: as ``public_keys``.
     """
     keys = public_keys(keys_file)
     signed = signed_by(remote, names, keys)

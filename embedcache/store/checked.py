@@ -61,7 +61,7 @@ class CheckedFiles:
             return False
 
     def add(self, *paths: Path) -> None:
-        """Count files as checked in this process; :meth:`save` notes them. Missing ones are left out."""
+        """Count files as checked in this process; ``save`` notes them. Missing ones are left out."""
         for path in paths:
             with suppress(FileNotFoundError):
                 self._fresh[path.name.encode()] = _sound[path.absolute()] = _state(path)

@@ -41,7 +41,7 @@ class ShardStore:
 
     Shards are opened when a row of them is needed, and their digests are taken then, once a machine. Shards
     that no index covers are opened at once. Positions count through the shards in the order of
-    :func:`reading_rank`, then through those added later; a key in several rows is read at its first position.
+    ``reading_rank``, then through those added later; a key in several rows is read at its first position.
 
     Args:
         container: where the shards lie.
@@ -145,7 +145,7 @@ class ShardStore:
 
     @property
     def dtype(self) -> np.dtype[np.floating]:
-        """The dtype :meth:`gather` returns: float16 where everything is stored so, else float32."""
+        """The dtype ``gather`` returns: float16 where everything is stored so, else float32."""
         is_half = {codec for _, codec, _ in self._table.values()} == {"float16"}
         return np.dtype(np.float16 if is_half else np.float32)
 
@@ -163,7 +163,7 @@ class ShardStore:
     def own_rows(self) -> Iterator[tuple[Shard, NDArray[np.bool_]]]:
         """Yield each shard, in the order that positions count in, and a mask of its rows that are read.
 
-        Of a key in several rows that is the one :meth:`locate` gives. The mask is bool, of shape (n,).
+        Of a key in several rows that is the one ``locate`` gives. The mask is bool, of shape (n,).
         """
         has_repeats = len(self) != self._rows
         for name, start in list(self._starts.items()):
@@ -243,7 +243,7 @@ class ShardStore:
         return found
 
     def gather(self, positions: Positions) -> NDArray[np.floating]:
-        """Return the vectors at ``positions`` in :attr:`dtype`, shape (n, d), in the order asked.
+        """Return the vectors at ``positions`` in ``dtype``, shape (n, d), in the order asked.
 
         Raises:
             IndexError: if a position is -1 or past the end.

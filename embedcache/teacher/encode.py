@@ -44,7 +44,7 @@ class Encoder(TextEncoder):
         compute_dtype: ``auto``, ``float32``, ``bfloat16`` or ``float16``.
         batch_tokens: tokens per forward batch, padding counted; default: by device and backend.
         threads: CPU threads for the forward pass; default: all cores.
-        backend: ``torch``, ``openvino`` or ``auto``, see :func:`.openvino_model.takes_openvino`; quantized
+        backend: ``torch``, ``openvino`` or ``auto``, see ``openvino_model.takes_openvino``; quantized
             teachers always run in OpenVINO.
 
     Raises:

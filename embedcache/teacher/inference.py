@@ -120,7 +120,7 @@ def _is_exact_gelu(activation: object) -> bool:
 
 
 def use_short_attention(model: SentenceTransformer) -> None:
-    """Make a model use :func:`short_attention` if its architecture takes other attention functions.
+    """Make a model use ``short_attention`` if its architecture takes other attention functions.
 
     This is a setting in memory only: a saved model's config does not name it.
     """

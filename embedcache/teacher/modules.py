@@ -19,7 +19,7 @@ _POOLER_OUTPUT = "pooler_output"
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Silence transformers' progress bars and reports; :func:`load_model` checks their content itself."""
+    """Silence transformers' progress bars and reports; ``load_model`` checks their content itself."""
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -42,7 +42,7 @@ def takes_openvino(backend: str, model: SentenceTransformer, dtype: torch.dtype)
     """Decide if a model runs in OpenVINO; it does not depend on the texts, so a build goes on as it began.
 
     Args:
-        backend: one of :data:`BACKENDS`. ``auto`` takes OpenVINO for models of at least 10 million
+        backend: one of ``BACKENDS``. ``auto`` takes OpenVINO for models of at least 10 million
             parameters on a CPU in float32, where it is installed.
         model: the model.
         dtype: dtype of the forward pass.
@@ -73,7 +73,7 @@ class OpenVinoModel:
 
     Args:
         model: the encoder, in float32 on the CPU, its linear layers not packed.
-        examples: padded model input of :data:`PROBES`: of the first two, and of all.
+        examples: padded model input of ``PROBES``: of the first two, and of all.
         constants: features that are the same in every batch.
         quantizes: make the weights int8.
         threads: CPU threads.

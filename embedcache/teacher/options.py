@@ -13,7 +13,7 @@ from embedcache.errors import InputError
 
 EMBEDDING, LOGITS, PROJECTION = "embedding", "logits", "projection"
 OUTPUTS = (EMBEDDING, LOGITS)
-"""Outputs of a build. A projection is computed from stored vectors, see :mod:`embedcache.projection`."""
+"""Outputs of a build. A projection is computed from stored vectors, see ``embedcache.projection``."""
 
 QUANTIZATIONS = {"int8": "openvino-int8"}
 """Value of a contract's ``quantization`` by the word of the options."""
@@ -68,7 +68,7 @@ class EncodeOptions:
         batch_tokens: tokens per forward batch, or request; default: by device.
         threads: CPU threads; default: all cores.
         devices: one process a device, such as ``0,1`` (GPUs), ``cpu,cpu`` or ``all`` (all GPUs); threads are
-            divided among them. A script that calls :func:`embedcache.build` with it needs
+            divided among them. A script that calls ``embedcache.build`` with it needs
             ``if __name__ == "__main__":``.
         requests: requests in flight to a served teacher; default: 8.
         engine: ``ray``: workers in a Ray cluster, one a GPU, or one a machine where there are no GPUs; each
@@ -95,7 +95,7 @@ class EncodeOptions:
 
 
 def parse_outputs(text: str) -> tuple[str, ...]:
-    """Parse a list such as ``embedding,logits`` into outputs in the order of :data:`OUTPUTS`.
+    """Parse a list such as ``embedding,logits`` into outputs in the order of ``OUTPUTS``.
 
     Raises:
         InputError: if an output is unknown or named twice, or the list is empty.

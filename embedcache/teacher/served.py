@@ -1,7 +1,7 @@
 """Served teacher: a model behind an OpenAI-compatible ``/v1/embeddings`` (vLLM, TEI, Infinity, hosted APIs).
 
 Its identity is weaker than a digest of weights: the contract names server and model, and the vectors of fixed
-texts (:mod:`embedcache.teacher.canary`) are compared with those known before, at each start and with each
+texts (``embedcache.teacher.canary``) are compared with those known before, at each start and with each
 window of texts.
 """
 

@@ -1,6 +1,6 @@
 """Token ids of many texts in flat arrays, truncation recorded.
 
-A text with a separator is a pair (:mod:`embedcache.pairs`): its ids are those of both texts together.
+A text with a separator is a pair (``embedcache.pairs``): its ids are those of both texts together.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class TokenizedTexts:
 
     @property
     def first_tokens(self) -> NDArray[np.int32]:
-        """:attr:`first` also where no text is a pair, shape (n,)."""
+        """``first`` also where no text is a pair, shape (n,)."""
         return self.lengths.astype(np.int32) if self.first is None else self.first
 
 
@@ -132,7 +132,7 @@ class FastTokenizer:
 
 
 def fast_tokenizer(model: SentenceTransformer, max_length: int, prompt: str) -> FastTokenizer | None:
-    """Build the :class:`FastTokenizer` of a model if it equals the model's own preprocessing.
+    """Build the ``FastTokenizer`` of a model if it equals the model's own preprocessing.
 
     Returns:
         The tokenizer. None for models whose input is more than token ids (chat templates, images, static

@@ -40,7 +40,7 @@ class Finding:
 
     Attributes:
         path: the file, relative to the cache; a shard inside an LMDB file is ``FILE#NAME``.
-        kind: value of its :class:`embedcache.inventory.Kind`.
+        kind: value of its ``embedcache.inventory.Kind``.
         what: what was found.
         fix: what to do.
         is_damage: False if nothing is lost and everything can be used.
@@ -66,7 +66,7 @@ class FileChecks:
         folder: the cache's folder.
         progress: receives the bytes that are read.
         shards: contract id -> name -> bytes of the sound shards found so far.
-        lost: contract id -> name -> damaged shards, as far as :func:`peek_shard` reads them.
+        lost: contract id -> name -> damaged shards, as far as ``peek_shard`` reads them.
     """
 
     folder: Path

@@ -76,7 +76,7 @@ def verify(cache: str | Path, *, progress: Progress = NO_PROGRESS) -> Verificati
 
 
 class Verifier:
-    """Verification of a cache; arguments and errors are those of :func:`verify`.
+    """Verification of a cache; arguments and errors are those of ``verify``.
 
     Attributes:
         folder: the cache's folder.

@@ -124,7 +124,7 @@ class Recipe:
 
     Attributes:
         name: the view's name; it names a folder, and has no part in the texts.
-        kind: one of :data:`KINDS`.
+        kind: one of ``KINDS``.
         parameters: argument -> value.
         seed: what random draws start from; None where there are none.
         sample: number among several samples of the same recipe and seed; 0 where there is one.
@@ -230,7 +230,7 @@ def _parse(spec: str, seed: int) -> list[Recipe]:
 
 
 def _parameters(spec: str, kind: str, rest: str | None) -> dict[str, Parameter]:
-    """Return the arguments of a kind, given or default, in the order of :data:`KINDS`.
+    """Return the arguments of a kind, given or default, in the order of ``KINDS``.
 
     ``0.2,beams=4``: the first argument may go without its name.
     """

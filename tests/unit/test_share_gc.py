@@ -106,7 +106,7 @@ def pushed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def arrange(pushed: Path, remote: Path, states: list[str]) -> None:
-    """Make a remote on which each file of the cache is in one of :data:`STATES`."""
+    """Make a remote on which each file of the cache is in one of ``STATES``."""
     shutil.copytree(pushed / "remote", remote)
     (value,) = manifests_of(remote)
     shutil.rmtree(remote / "manifests")

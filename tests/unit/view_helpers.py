@@ -24,7 +24,7 @@ SYNONYMS = (("small", "little", "tiny"), ("house", "home base"), ("cat", "puss",
 
 
 def lexicon_file(folder: Path) -> Path:
-    """Write a lexicon called ``tiny:1`` of :data:`SYNONYMS` and return its file."""
+    """Write a lexicon called ``tiny:1`` of ``SYNONYMS`` and return its file."""
     entries = [
         f'<LexicalEntry id="tiny-{number}-{place}"><Lemma writtenForm="{word}" partOfSpeech="n"/>'
         f'<Sense id="tiny-s-{number}-{place}" synset="tiny-{number}-n"/></LexicalEntry>'
