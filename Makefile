@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-crash lint docs slow bench clean
+.PHONY: demo test test-crash lint docs site slow bench clean
 
 # A current pip resolves several times as fast, and most modules of what is installed are never compiled.
 $(READY): pyproject.toml constraints.txt
@@ -38,6 +38,10 @@ test-crash: $(READY)
 docs: $(READY)
 	$(BIN)/python docs/generate_cli_reference.py
 
+# The documentation as a website in site/. A broken link or a name that the code does not have is an error.
+site: $(READY)
+	$(BIN)/zensical build --strict --clean
+
 bench: $(READY)
 	$(BIN)/python benchmarks/encode.py
 	$(BIN)/python benchmarks/loader.py
@@ -45,4 +49,4 @@ bench: $(READY)
 	$(BIN)/python benchmarks/scale.py --rows 1000000
 
 clean:
-	rm -rf .venv demo
+	rm -rf .venv demo site .cache

@@ -82,7 +82,8 @@ def evaluate_suites(
             checkpoints were chosen on.
         device: ``auto``, ``cpu``, ``cuda`` ...
         compute_dtype: ``float32``, ``bfloat16``, ``float16`` or ``auto``.
-        limit, text_column: of the sentences of ``fidelity``.
+        limit: read at most N sentences (``fidelity``).
+        text_column: column of ``data`` that holds the sentences (``fidelity``).
         snli_pairs: pairs that SNLI is learnt from; 0 for all.
         seed: choice of folds, samples and draws.
         bootstrap: draws for confidence intervals; 0 for none.

@@ -130,7 +130,8 @@ class RetrievalAugmentedClassifier:
         Args:
             path: the run or the folder.
             retrieval: use the knowledge base.
-            k, beta: as for the class.
+            k: neighbours per text; default: as for the class.
+            beta: weight of the student's own answer; default: as for the class.
             device: ``auto``, ``cpu``, ``cuda`` ...
             threads: CPU threads; default: all cores.
 

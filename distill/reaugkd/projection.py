@@ -127,7 +127,8 @@ def project(
 
     Args:
         cache: the cache, or its folder.
-        teacher, corpus: names; default: the only one of the cache.
+        teacher: name of the teacher; default: the only one of the cache.
+        corpus: name of the corpus; default: the only one of the cache.
         dim: width of the projected vectors, at most the teacher's; default: the teacher's.
         name: name of the projected teacher; default: the teacher's with ``.projected``.
         settings: training settings.

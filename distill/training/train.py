@@ -147,7 +147,8 @@ def resume(
     Args:
         folder: the run's folder.
         cache: place of the cache, of ``distill run``; default: as before.
-        device, threads: of this machine; default: as before.
+        device: device of this machine; default: as before.
+        threads: CPU threads; default: as before.
         on_progress: called after every step.
 
     Raises:

@@ -79,7 +79,9 @@ def push(
         cache: the cache's folder.
         remote: name or URL of the remote; it is made where there is nothing.
         selection: what to send; default: everything.
-        by, message, licence: for the card: who pushes, what for, licence of the texts.
+        by: who pushes, for the card.
+        message: what the push is for, for the card.
+        licence: licence of the texts, for the card.
         sign: file of a private ed25519 key to sign with; the manifest then lists what this key has not
             signed yet.
         dry_run: send nothing.

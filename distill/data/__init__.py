@@ -1,0 +1,1 @@
+"""Training data: rows, targets, order and batches."""

@@ -1,0 +1,1 @@
+"""Students: kinds, and building them from a teacher."""

@@ -1,0 +1,1 @@
+"""Training: one loop for vectors, triples and labels, with checkpoints."""

@@ -1,0 +1,1 @@
+"""Corpora: reading files into immutable parts, and reading them back."""

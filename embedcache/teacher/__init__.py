@@ -1,0 +1,1 @@
+"""Teachers: loading, identity, tokenizing and encoding."""

@@ -1,0 +1,1 @@
+"""Views: other texts for the rows of a corpus."""
