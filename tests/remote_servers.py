@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import functools
-import json
 import os
 import random
 import re
@@ -14,12 +13,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import pytest
 from ports import reserved_port, wait_until_listening
@@ -165,7 +163,7 @@ def azure_environment(port: int) -> dict[str, str]:
     return {"AZURE_STORAGE_CONNECTION_STRING": text + where}
 
 
-class _Quiet(SimpleHTTPRequestHandler):
+class Quiet(SimpleHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name it has there
@@ -177,7 +175,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def http_server(folder: Path, handler: type[_Quiet] = _Quiet) -> Iterator[str]:
+def http_server(folder: Path, handler: type[Quiet] = Quiet) -> Iterator[str]:
     """Serve a folder, and lists of what is in its folders, over http; yield its URL."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
@@ -188,48 +186,6 @@ def http_server(folder: Path, handler: type[_Quiet] = _Quiet) -> Iterator[str]:
         server.shutdown()
         thread.join()
         server.server_close()
-
-
-class _Hub(_Quiet):
-    """Answers as the model hub does where files of public repositories are read."""
-
-    def do_GET(self) -> None:
-        path, _, query = self.path.partition("?")
-        words = unquote(path).strip("/").split("/")
-        root = Path(self.directory)
-        if words[0] != "api":
-            # datasets/OWNER/NAME/resolve/REVISION/PATH
-            self.path = "/" + "/".join([*words[:3], *words[5:]])
-            found = root.joinpath(*words[:3], *words[5:])
-            if found.is_file():
-                return super().do_GET()
-        elif len(words) == 4 and root.joinpath(*words[1:]).is_dir():
-            return self._answer({"id": "/".join(words[2:]), "sha": "c0ffee" + "0" * 34, "siblings": []})
-        elif len(words) > 5 and root.joinpath(*words[1:4], *words[6:]).is_dir():
-            # api/datasets/OWNER/NAME/tree/REVISION/PATH
-            base, folder = root.joinpath(*words[1:4]), root.joinpath(*words[1:4], *words[6:])
-            is_deep = "recursive=true" in query.lower()
-            return self._answer([self._entry(base, one) for one in folder.glob("**/*" if is_deep else "*")])
-        return self._answer({"error": "not found"}, 404)
-
-    def _entry(self, base: Path, path: Path) -> dict[str, object]:
-        size = path.stat().st_size if path.is_file() else 0
-        kind = "file" if path.is_file() else "directory"
-        return {"type": kind, "path": path.relative_to(base).as_posix(), "size": size, "oid": "0" * 40}
-
-    def _answer(self, value: object, status: int = 200) -> None:
-        data = json.dumps(value).encode()
-        self.send_response(status)
-        if status == 404:
-            self.send_header("X-Error-Code", "EntryNotFound")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-
-def hub_server(folder: Path) -> AbstractContextManager[str]:
-    """Serve ``folder``/datasets/OWNER/NAME as the model hub does."""
-    return http_server(folder, _Hub)
 
 
 @dataclass

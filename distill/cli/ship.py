@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 @click.command("export")
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option(
-    "--to", "form", type=click.Choice(["onnx", "openvino"]), required=True, help="Form to export to."
-)
+@click.option("--to", "form", type=click.Choice(["onnx", "openvino"]), help="Form to export to.")
 @click.option(
     "--int8", is_flag=True, help="Also write a dynamically quantised graph, a quarter to a third of the size."
 )
@@ -39,8 +37,22 @@ if TYPE_CHECKING:
     help="Largest difference allowed between a component of an exported vector and the model's own.",
 )
 @click.option("--force", is_flag=True, help="Replace an earlier export in the same folder.")
+@click.option(
+    "--push-to-hub",
+    metavar="OWNER/NAME",
+    help="Upload the export with its model card to the Hugging Face Hub; without --to, the model as it is.",
+)
+@click.option("--public", is_flag=True, help="Let everybody read a repository that --push-to-hub makes.")
 def export_command(
-    model: Path, form: str, int8: bool, out: Path | None, opset: int | None, tolerance: float, force: bool
+    model: Path,
+    form: str | None,
+    int8: bool,
+    out: Path | None,
+    opset: int | None,
+    tolerance: float,
+    force: bool,
+    push_to_hub: str | None,
+    public: bool,
 ) -> None:
     """Export MODEL, a run folder or a sentence-transformers folder, and check that it gives the same vectors.
 
@@ -49,26 +61,46 @@ def export_command(
     """
     from rich.console import Console
 
-    from distill.export import DEFAULT_OPSET, export_onnx, export_openvino, model_folder
+    from distill.export import model_folder
+
+    if form is None and push_to_hub is None:
+        raise click.UsageError("give --to onnx or --to openvino, --push-to-hub, or both")
+    if form != "onnx" and (int8 or opset is not None):
+        raise click.UsageError("--int8 and --opset go with --to onnx")
+    if public and push_to_hub is None:
+        raise click.UsageError("--public goes with --push-to-hub")
+    console, folder = Console(), model_folder(model)
+    if form is not None:
+        result = _export(model, form, out or _beside(model, form), int8, opset, tolerance, force)
+        folder = result.folder
+        console.print(_table(result))
+        console.print(f"written to {folder}", soft_wrap=True, markup=False, highlight=False)
+    if push_to_hub is not None:
+        from distill.hub import push_to_hub as upload
+
+        url = upload(folder, push_to_hub, public=public)
+        console.print(f"pushed to {url}", soft_wrap=True, markup=False, highlight=False)
+
+
+def _export(
+    model: Path, form: str, out: Path, int8: bool, opset: int | None, tolerance: float, force: bool
+) -> ExportResult:
+    from distill.export import DEFAULT_OPSET, export_onnx, export_openvino
+
+    if form == "openvino":
+        return export_openvino(model, out, tolerance=tolerance, force=force)
+    return export_onnx(model, out, int8=int8, opset=opset or DEFAULT_OPSET, tolerance=tolerance, force=force)
+
+
+def _beside(model: Path, form: str) -> Path:
+    """Return the default folder of an export, never inside a run's, which the next run would replace."""
+    from distill.export import model_folder
     from distill.record import run_folder
 
-    if out is None:
-        source = model_folder(model)
-        # Never inside a run's folder, which the next run of that name would replace.
-        beside = source if source == model.expanduser().resolve() else source.parent
-        beside = run_folder(source) or beside
-        out = beside.with_name(f"{beside.name}-{form}")
-    if form == "onnx":
-        result = export_onnx(
-            model, out, int8=int8, opset=opset or DEFAULT_OPSET, tolerance=tolerance, force=force
-        )
-    elif int8 or opset is not None:
-        raise click.UsageError("--int8 and --opset go with --to onnx")
-    else:
-        result = export_openvino(model, out, tolerance=tolerance, force=force)
-    console = Console()
-    console.print(_table(result))
-    console.print(f"written to {result.folder}", soft_wrap=True, markup=False, highlight=False)
+    source = model_folder(model)
+    beside = source if source == model.expanduser().resolve() else source.parent
+    beside = run_folder(source) or beside
+    return beside.with_name(f"{beside.name}-{form}")
 
 
 def _table(result: ExportResult) -> Table:

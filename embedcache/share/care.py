@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from embedcache.progress import NO_PROGRESS, Progress
+from embedcache.share.card import write_card
 from embedcache.share.manifest import (
     MANIFESTS,
     MOST_MANIFEST_BYTES,
@@ -197,6 +198,7 @@ def drop(remote: str, manifests: Sequence[str], *, now: bool = False) -> Deleted
             target.write(f"{DROPPED}/{name}", data)
             objects |= _objects_of(name, data)
         target.delete(f"{MANIFESTS}/{name}")
+    write_card(target)
     if not now:
         return Deleted(target.url, 0, 0)
     listed = read_manifests(target).objects

@@ -196,6 +196,8 @@ def _open(url: str) -> tuple[Any, str]:
         logging.getLogger("gcsfs").addHandler(logging.NullHandler())
         fs = GCSFileSystem(**options)
     else:
+        # Times of files are those of their commits, which are asked for.
+        options |= {"expand_info": True} if scheme == "hf" else {}
         # With more than one request at a time large files are kept in memory.
         fs = fsspec.filesystem(scheme, **options, **({"max_concurrency": 1} if scheme == "s3" else {}))
     return fs, f"{parts.netloc}{unquote(parts.path)}"

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from embedcache.cache import Cache
 from embedcache.errors import InputError, RemoteError
 from embedcache.progress import NO_PROGRESS, Progress
+from embedcache.share.card import write_card
 from embedcache.share.files import Bundle, Selection, local_corpora, local_teachers
 from embedcache.share.manifest import (
     MANIFESTS,
@@ -136,6 +137,7 @@ def push(
 
         # Pushes that start together send in different orders, so each finds much of what the others sent.
         target.in_threads(send, random.sample(sorted(lacking), len(lacking)))
+        target.flush()
     else:
         raise RemoteError(
             f"{target.url}: {len(lacking):,} objects are missing, or old, after they were sent. Compare the "
@@ -147,6 +149,7 @@ def push(
         if key is not None:
             sign_manifest(target, name, key)
         target.write(f"{MANIFESTS}/{name}", manifest.to_bytes())
+        write_card(target)
     sent = lacking if dry_run else sent
     files, size, present = len(manifest.files), sum(sent.values()), len(sources) - len(sent)
     return PushResult(target.url, digest_in(name), files, len(sent), size, present)

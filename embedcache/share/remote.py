@@ -24,9 +24,10 @@ from fsspec.implementations.local import LocalFileSystem
 from embedcache.cache_documents import REMOTE_MARKER
 from embedcache.errors import EmbedCacheError, InputError, RemoteError
 from embedcache.fsio import TEMPORARY_PREFIX, sha256_file, spelled_json, temporary_sibling
+from embedcache.share.hub import CARD, DatasetRepository
 from embedcache.share.location import open_filesystem, scheme_of, shortly, url_of
 
-READ_ONLY = ("http", "https", "hf")
+READ_ONLY = ("http", "https")
 RENAMING = ("file", "sftp")
 """Schemes whose files appear while they are written, so they are written aside and renamed."""
 RETRIED = ("http", "https", "sftp")
@@ -77,6 +78,7 @@ class Remote:
         """Set to end transfers in other threads."""
         if to_write and self.scheme in READ_ONLY:
             raise InputError(f"{self.url}: {self.scheme}:// remotes are read-only.")
+        self.hub = DatasetRepository(self.url) if to_write and self.scheme == "hf" else None
         self._connecting = threading.Lock()
         self._fs, self._root = open_filesystem(self.url)
 
@@ -98,11 +100,14 @@ class Remote:
             InputError: if it holds other things.
             RemoteError: as ``open``.
         """
+        if (hub := self.hub) is not None:
+            self._call("make", "", lambda fs, place: hub.create())
         # Read once: several may make a remote at once, and some servers hide a file while it is replaced.
         data = self.read(REMOTE_MARKER, 4096)
         if data is not None:
             return self._of_this_version(data)
-        others = sorted(name for name in self.names_in("") if not name.startswith("."))
+        mine = () if self.hub is None else (CARD,)
+        others = sorted(name for name in self.names_in("") if not name.startswith(".") and name not in mine)
         if others and REMOTE_MARKER not in others:
             raise InputError(
                 f"{self.url}: no remote, and not empty ({', '.join(others[:3])}). Give an empty or new "
@@ -158,11 +163,11 @@ class Remote:
 
     def write(self, path: str, data: bytes) -> None:
         """Write a file so that it appears whole; one of the same name is replaced."""
-        aside = self.scheme in RENAMING
-        self._call("write", path, lambda fs, place: upload(place, data, fs, aside=aside))
+        self._write(path, data)
+        self.flush()
 
     def put(self, sha256: str, data: bytes) -> None:
-        """Send an object.
+        """Send an object; :meth:`flush` makes it visible.
 
         Raises:
             RemoteError: if it cannot be written.
@@ -172,7 +177,21 @@ class Remote:
             raise InputError(
                 f"a file of the cache is no longer {sha256[:12]}: run 'embedcache verify', then push again."
             )
-        self.write(object_path(sha256), data)
+        self._write(object_path(sha256), data)
+
+    def flush(self) -> None:
+        """Make the objects that were put visible, where the remote does not do so at once."""
+        if (hub := self.hub) is not None:
+            self._call("commit to", "", lambda fs, place: hub.commit())
+
+    def _write(self, path: str, data: bytes) -> None:
+        def send(fs: Any, place: str) -> None:
+            if self.hub is not None:
+                self.hub.add(place, data)
+            else:
+                upload(place, data, fs, aside=self.scheme in RENAMING)
+
+        self._call("write", path, send)
 
     def delete(self, path: str) -> None:
         """Delete a file; harmless where it is missing."""
@@ -218,7 +237,9 @@ class Remote:
         """
         tries = TRIES if self.scheme in RETRIED else 1
         while True:
-            fs, tries = self._fs, tries - 1
+            # The hub's client remembers what was there, and that something was not.
+            fs = self._fs if self.hub is None else open_filesystem(self.url)[0]
+            tries -= 1
             try:
                 return act(fs, f"{self._root}/{path}".rstrip("/"))
             except EmbedCacheError:
@@ -258,6 +279,8 @@ def object_path(sha256: str) -> str:
 def stat_of(info: dict[str, Any]) -> Stat:
     """Return size and time from a client's description of a file; clients name them differently."""
     value = next(filter(None, map(info.get, _TIMES)), math.nan)
+    if (commit := info.get("last_commit")) is not None:
+        value = commit.date
     if isinstance(value, str):
         value = datetime.fromisoformat(value.replace("Z", "+00:00"))
     if isinstance(value, datetime):

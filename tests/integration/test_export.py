@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from hub_emulator import hub_server
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
 from student_teachers import make_teacher
@@ -222,6 +223,27 @@ def test_the_command_writes_beside_the_model_and_replaces_only_an_earlier_export
         assert "--out" in export("--force", "--out", target)[1]
     assert (tmp_path / "letters" / "dear.txt").read_text() == "kept"
     assert digests(bert) == before
+
+
+def test_a_student_is_pushed_to_the_hub_with_its_card(bert, tmp_path):
+    (bert / "README.md").write_text("the card")
+    code = "from distill.cli.main import main; main()"
+
+    def distill(environment: dict[str, str], *words: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", code, *map(str, words)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+    with hub_server(tmp_path / "hub") as environment:
+        pushed = distill(environment, "export", bert, "--push-to-hub", "team/student")
+        assert pushed.returncode == 0, pushed.stderr
+        assert "team/student" in pushed.stdout
+        there = tmp_path / "hub" / "models" / "team" / "student"
+        (there / ".gitattributes").unlink()
+        assert digests(there) == digests(bert)
+        assert "create models/team/student private" in (tmp_path / "hub" / "log.txt").read_text()
+        wrong = distill(environment, "export", bert, "--push-to-hub", "one/name/too/many")
+        assert wrong.returncode == 2
+        assert "OWNER/NAME" in wrong.stderr
 
 
 def test_what_is_no_model_or_no_export_is_named(tmp_path, real, bert, monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import gc
-import os
 import shutil
 import socket
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from fsspec.asyn import get_loop
+from hub_emulator import hub_server
 from remote_servers import (
     BUCKET,
     SECRET,
@@ -27,7 +27,6 @@ from remote_servers import (
     gcs_environment,
     gcs_server,
     http_server,
-    hub_server,
     make_key,
     s3_environment,
     s3_server,
@@ -311,16 +310,48 @@ def test_http_is_read_and_never_written(cache: Path, tmp_path: Path) -> None:
     gc.collect()
 
 
-def test_hf_is_read(cache: Path, tmp_path: Path) -> None:
-    push(cache, str(tmp_path / "hub" / "datasets" / "team" / "data" / "remote"))
+HUB_PROGRAM = """
+import sys, time
+from pathlib import Path
+from embedcache.share import collect, drop, list_remote, pull, push, verify_remote
+
+cache, remote, folder = sys.argv[1:]
+first = push(cache, remote, licence="CC-BY-4.0")
+again = push(cache, remote)
+assert first.sent > 0 and again.sent == 0 and not again.manifest, (first, again)
+pull(folder, remote)
+assert pull(folder, remote).files == 0
+assert verify_remote(remote).is_sound
+assert len(list_remote(remote)) == 1
+assert collect(remote).files == 0
+Path(folder + ".manifest").write_text(first.manifest)
+"""
+
+
+def test_the_hub_holds_a_remote(cache: Path, tmp_path: Path) -> None:
     remote = "hf://datasets/team/data/remote"
-    program = "import sys; from embedcache.share import pull; pull(*sys.argv[1:3]); pull('none', sys.argv[3])"
-    with hub_server(tmp_path / "hub") as url:
-        # The client reads where its hub is when it is imported.
-        environment = {**os.environ, "HF_ENDPOINT": url, "HF_HUB_DISABLE_XET": "1"}
-        words = [sys.executable, "-c", program, str(tmp_path / "there"), remote, f"{remote}s"]
-        ended = subprocess.run(words, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    with hub_server(tmp_path / "hub") as environment:
+
+        def run(program: str, *words: object) -> subprocess.CompletedProcess[str]:
+            command = [sys.executable, "-c", program, *map(str, words)]
+            return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
+
+        ended = run(HUB_PROGRAM, cache, remote, tmp_path / "there")
+        assert ended.returncode == 0, ended.stderr[-3000:]
+        none = run("import sys; from embedcache.share import pull; pull('none', sys.argv[1])", f"{remote}s")
     assert content(tmp_path / "there") == content(cache)
-    assert "no remote there" in ended.stderr
-    with pytest.raises(InputError, match="read-only"):
-        push(cache, remote)
+    assert "no remote there" in none.stderr
+    created, *commits = (tmp_path / "hub" / "log.txt").read_text().splitlines()
+    assert created == "create datasets/team/data private"
+    # The marker, the objects together, the manifest, the card.
+    assert len(commits) == 4
+    repository = tmp_path / "hub" / "datasets" / "team" / "data"
+    assert_live_whole(repository / "remote")
+    card = (repository / "remote" / "README.md").read_text()
+    assert "CC-BY-4.0" in card
+    assert f"embedcache pull {remote}" in card
+
+
+def test_a_model_repository_of_the_hub_is_no_remote(cache: Path) -> None:
+    with pytest.raises(InputError, match="datasets"):
+        push(cache, "hf://team/model")
