@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from embedcache.copying.copy import copy as copy
     from embedcache.copying.options import CopyOptions as CopyOptions
     from embedcache.corpus.readers import ReadOptions as ReadOptions
-    from embedcache.exporting import export as export
+    from embedcache.exporting.export import export as export
     from embedcache.querying import query as query
     from embedcache.share.pull import pull as pull
     from embedcache.share.push import push as push
@@ -41,7 +41,7 @@ _PLACES = {
     "TeacherOptions": "embedcache.teacher.options:TeacherOptions",
     "ViewOptions": "embedcache.views.plan:ViewOptions",
     "copy": "embedcache.copying.copy:copy",
-    "export": "embedcache.exporting:export",
+    "export": "embedcache.exporting.export:export",
     "open": "embedcache.cache:Cache",
     "pull": "embedcache.share.pull:pull",
     "push": "embedcache.share.push:push",

@@ -34,7 +34,7 @@ from embedcache.fsio import (
 )
 from embedcache.keys import key_array
 from embedcache.lazy import load
-from embedcache.scan import scan_rows
+from embedcache.scan import Scan
 from embedcache.store import FolderShards, LmdbShards, ShardStore
 from embedcache.store.checked import CHECKED, CheckedFiles
 from embedcache.store.containers import open_container
@@ -43,8 +43,6 @@ from embedcache.teacher.resolve import SERVED_PREFIX
 from embedcache.teacher.token_table import TokenTable, read_stored
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from embedcache.building.result import BuildResult
 
 __all__ = ["Cache", "CachedTeacher"]
@@ -322,9 +320,7 @@ class Cache:
         vectors: Vectors = load("embedcache.building.encode:encode_texts")(self, texts, teacher)
         return vectors
 
-    def scan(
-        self, teacher: str | None = None, corpus: str | None = None, view: str | None = None
-    ) -> pa.RecordBatchReader:
+    def scan(self, teacher: str | None = None, corpus: str | None = None, view: str | None = None) -> Scan:
         """Return the rows of a corpus with their vectors as a stream of Arrow batches, in order.
 
         polars, pandas, datasets and DuckDB read it; memory does not grow with the corpus.
@@ -341,8 +337,8 @@ class Cache:
             InputError: if there is no such teacher, corpus or view.
             MissingVectorsError: while it is read, at a row without a vector.
         """
-        texts = self.corpus(corpus)
-        return scan_rows(texts.view(view) if view else texts, self.store(self.teacher(teacher).contract))
+        texts, store = self.corpus(corpus), self.store(self.teacher(teacher).contract)
+        return Scan(texts.view(view) if view else texts, store, inside(self.folder, "derived", "datasets"))
 
     def query(self, sql: str, **options: Any) -> Any:
         """Run one SELECT over the cache; see ``embedcache.query``."""
@@ -350,7 +346,7 @@ class Cache:
 
     def export(self, out: str | Path, **options: Any) -> Any:
         """Write rows and their vectors to files; see ``embedcache.export``."""
-        return load("embedcache.exporting:export")(self, out, **options)
+        return load("embedcache.exporting.export:export")(self, out, **options)
 
 
 def refuse_one_string(texts: Sequence[str]) -> None:

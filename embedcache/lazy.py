@@ -7,11 +7,29 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from embedcache.errors import MissingExtraError
+
 
 def load(place: str) -> Any:
     """Return what stands at ``place``, as ``module:attribute``."""
     module, _, attribute = place.partition(":")
     return getattr(import_module(module), attribute)
+
+
+def load_extra(module: str, extra: str) -> Any:
+    """Return an optional library.
+
+    Args:
+        module: its name.
+        extra: extra of this package that installs it.
+
+    Raises:
+        MissingExtraError: if it is not installed.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(f"this needs {module}: pip install 'embedcache[{extra}]'.") from error
 
 
 def lazy_attributes(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:

@@ -2,39 +2,120 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.part import ORIGINAL, key_view
 from embedcache.errors import MissingVectorsError
+from embedcache.fsio import commit, temporary_sibling
+from embedcache.lazy import load_extra
 from embedcache.store import ShardStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_ROWS = 8192
+_EXTRA = "formats"
 
 
-def scan_rows(texts: Corpus, store: ShardStore) -> pa.RecordBatchReader:
-    """Return the rows of a corpus or view with their vectors, in order, a few thousand at a time.
+class Scan:
+    """Rows of a corpus or view with their vectors, in order, as a stream of Arrow batches.
 
     Columns are ``text``, ``id`` and ``label`` where the corpus has them, and ``vector``, float32 of fixed
-    size. polars, pandas, DuckDB and datasets read what is returned.
+    size in every codec, because DuckDB cannot scan float16. Libraries that take an Arrow stream read a scan
+    as it is. Each reading starts at the first row and holds a few thousand rows in memory. It raises
+    ``MissingVectorsError`` at a row without a vector.
 
-    Raises:
-        MissingVectorsError: while it is read, at a row without a vector.
+    Args:
+        texts: the corpus or view.
+        store: the vectors.
+        datasets: folder of the files that ``to_dataset`` writes by default.
+
+    Attributes:
+        schema: Arrow schema of the batches.
     """
-    import pyarrow as pa
 
-    vectors = pa.list_(pa.float32(), store.contract.dimension)
-    columns = {name: column.type for name, column in texts.info.columns.items()}
-    names = {ORIGINAL: "text", "id": "id", "label": "label"}
-    fields = [(names[name], pa.type_for_alias(columns[name])) for name in names if name in columns]
-    schema = pa.schema([*fields, ("vector", vectors)])
-    return pa.RecordBatchReader.from_batches(schema, _batches(texts, store, schema))
+    def __init__(self, texts: Corpus, store: ShardStore, datasets: Path) -> None:
+        import pyarrow as pa
+
+        columns = {name: column.type for name, column in texts.info.columns.items()}
+        names = {ORIGINAL: "text", "id": "id", "label": "label"}
+        fields = [(names[name], pa.type_for_alias(columns[name])) for name in names if name in columns]
+        vectors = pa.list_(pa.float32(), store.contract.dimension)
+        self.schema: pa.Schema = pa.schema([*fields, ("vector", vectors)])
+        self._texts, self._store, self._datasets = texts, store, datasets
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Yield the batches."""
+        return _batches(self._texts, self._store, self.schema)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return the stream as Arrow's PyCapsule interface has it."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Return a reader of the batches."""
+        import pyarrow as pa
+
+        return pa.RecordBatchReader.from_batches(self.schema, iter(self))
+
+    def read_all(self) -> pa.Table:
+        """Return all rows as a table in memory."""
+        return self.to_reader().read_all()
+
+    def to_polars(self) -> Any:
+        """Return all rows as a ``polars.DataFrame``; ``vector`` is an ``Array`` of ``Float32``.
+
+        Raises:
+            MissingExtraError: if polars is not installed.
+        """
+        return load_extra("polars", _EXTRA).from_arrow(self.read_all())
+
+    def to_pandas(self) -> Any:
+        """Return all rows as a ``pandas.DataFrame``; ``vector`` holds arrays, float32 of shape (d,).
+
+        Raises:
+            MissingExtraError: if pandas is not installed.
+        """
+        load_extra("pandas", _EXTRA)
+        return self.read_all().to_pandas()
+
+    def to_dataset(self, folder: str | Path | None = None) -> Any:
+        """Return all rows as a ``datasets.Dataset`` that is mapped from a file, not held in memory.
+
+        The file is Arrow IPC, four bytes a component, and is written once: its name has a digest of the rows
+        and of the shards. ``embedcache gc`` deletes outdated ones in the cache.
+
+        Args:
+            folder: folder of the file; default: ``derived/datasets`` in the cache.
+
+        Raises:
+            MissingExtraError: if datasets is not installed.
+            StorageError: if the file cannot be written.
+        """
+        import pyarrow as pa
+
+        datasets = load_extra("datasets", _EXTRA)
+        place = self._datasets if folder is None else Path(folder).expanduser()
+        target = place / dataset_name(self._texts, self._store)
+        if not target.exists():
+            with temporary_sibling(target) as temporary:
+                with pa.ipc.new_stream(str(temporary), self.schema) as writer:
+                    for batch in self:
+                        writer.write_batch(batch)
+                commit(temporary, target)
+        return datasets.Dataset.from_file(str(target))
+
+
+def dataset_name(texts: Corpus, store: ShardStore) -> str:
+    """Return the name of the file that ``Scan.to_dataset`` writes."""
+    digest = hashlib.sha256(f"{texts.info.digest}-{store.state}".encode()).hexdigest()
+    return f"{texts.name}-{digest[:32]}.arrow"
 
 
 def _batches(texts: Corpus, store: ShardStore, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

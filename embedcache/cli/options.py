@@ -17,6 +17,7 @@ CODEC_NAMES = ("float32", "float16", "int8", "pq")
 STORE_KINDS = ("arrow", "lmdb")
 ENGINES = ("ray",)
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+EXPORT_FORMATS = ("parquet", "npy", "lance", "automodel")
 BACKENDS = ("auto", "torch", "openvino")
 
 

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from embedcache.cli.options import cache_option, flag, json_option, named, overwrite_option
+from embedcache.cli.options import (
+    EXPORT_FORMATS,
+    cache_option,
+    choice,
+    flag,
+    json_option,
+    named,
+    overwrite_option,
+)
 from embedcache.cli.progress import show_progress
 from embedcache.cli.tables import print_json, print_table, printable, shortened, size
 from embedcache.sizes import counted
@@ -54,7 +62,7 @@ def _write_file(result: QueryResult, target: Path, *, overwrite: bool) -> int:
     """Write the rows of a query to a file that appears when it is complete, and return their number."""
     import pyarrow.parquet as pq
 
-    from embedcache.exporting import place
+    from embedcache.exporting.export import place
     from embedcache.fsio import temporary_sibling
 
     ending, rows = target.suffix.lower(), 0
@@ -133,22 +141,24 @@ def _cell(value: Any) -> str:
 
 @click.command("export")
 @cache_option
-@click.option(
-    "--output", required=True, metavar="PATH", help="NAME.parquet, or a folder for vectors.npy and texts."
-)
+@click.option("--output", required=True, metavar="PATH", help="File or folder to write.")
+@choice("--to", EXPORT_FORMATS, "Format.  [default: by the ending of PATH; npy without one]")
 @named("--corpus", "NAME", "Corpus to export.  [default: the only one]")
 @named("--view", "NAME", "View of it, with the vectors of its texts.")
 @named("--teacher", "NAME", "Teacher of the vectors.  [default: the only one]")
+@named("--queries", "NAME", "Corpus of automodel's queries.  [default: the exported rows]")
+@named("--query-teacher", "NAME", "Teacher of the queries, if they have another prompt.")
 @named("--where", "SQL", "Export rows for which this holds, such as \"label = 'news'\".")
 @flag("--skip-missing", "Leave out rows without a vector.")
 @overwrite_option
 @json_option
 def export_command(cache: str, output: str, as_json: bool, **options: Any) -> None:
-    """Export rows of a corpus with their vectors to Parquet or npy.
+    """Export rows of a corpus with their vectors for other programs.
 
+    npy is a folder of vectors.npy and rows.parquet; automodel the folder that NVIDIA NeMo Automodel reads.
     --where is a condition over row, text, characters, key, id, label, tokens and truncated.
     """
-    from embedcache.exporting import export
+    from embedcache.exporting.export import export
 
     with show_progress() as progress:
         done = export(cache, output, **options, progress=progress)

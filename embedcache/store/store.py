@@ -5,6 +5,7 @@ The set of shards is the truth. The index and the note of checked files are deri
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -27,6 +28,7 @@ from embedcache.codecs import (
 )
 from embedcache.contract import Contract, describe_differences
 from embedcache.errors import ContractMismatchError, CorruptCacheError, InputError
+from embedcache.fsio import canonical_json
 from embedcache.keys import KEY_DTYPE, KeyArray
 from embedcache.store.base import Positions, ShardContainer, VectorBatch
 from embedcache.store.index import ShardRow, StoreIndex, reading_rank
@@ -127,6 +129,11 @@ class ShardStore:
     def shards(self) -> tuple[Shard, ...]:
         """All shards, opened, in the order that positions count in."""
         return tuple(self._open(self._table))
+
+    @property
+    def state(self) -> str:
+        """The sha256 of the contract and the names of the shards; none is opened."""
+        return hashlib.sha256(canonical_json([self.contract.id, *sorted(self._table)])).hexdigest()
 
     @property
     def kind(self) -> str:

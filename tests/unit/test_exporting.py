@@ -22,10 +22,12 @@ from small_caches import (
 )
 
 import embedcache
-from embedcache import exporting
 from embedcache.cache import Cache
 from embedcache.errors import InputError, MissingVectorsError, StorageError
-from embedcache.exporting import ROWS_FILE, VECTORS_FILE, export
+from embedcache.exporting import rows as exporting
+from embedcache.exporting.export import export
+from embedcache.exporting.tables import ROWS_FILE, VECTORS_FILE
+from embedcache.store import ShardStore
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +45,15 @@ def gappy(tmp_path: Path) -> Cache:
 
 
 def read(path: Path) -> tuple[list[dict[str, object]], np.ndarray]:
-    """Return the rows of an export of either kind, and their vectors."""
-    if path.is_dir():
+    """Return the rows of an export, and their vectors."""
+    if path.suffix == ".lance":
+        import lance
+
+        table = lance.dataset(path).to_table()
+    elif path.is_dir():
         return pq.read_table(path / ROWS_FILE).to_pylist(), np.load(path / VECTORS_FILE, allow_pickle=False)
-    table = pq.read_table(path)
+    else:
+        table = pq.read_table(path)
     kind = table.schema.field("vector").type.value_type.to_pandas_dtype()
     vectors = np.array(table["vector"].to_pylist(), kind)
     return table.drop_columns("vector").to_pylist(), vectors
@@ -56,7 +63,7 @@ def read(path: Path) -> tuple[list[dict[str, object]], np.ndarray]:
 def test_an_export_holds_rows_and_vectors(
     cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, codec: str
 ) -> None:
-    monkeypatch.setattr(exporting, "_BATCH_ROWS", 77)
+    monkeypatch.setattr(exporting, "BATCH_ROWS", 77)
     done = export(cache, tmp_path / name, corpus="news", teacher=codec)
     rows, vectors = read(done.path)
     assert rows == [
@@ -100,7 +107,7 @@ def test_rows_without_a_vector_are_an_error_or_left_out(gappy: Cache, tmp_path: 
             export(gappy, tmp_path / "y", where=where, skip_missing=True)
 
 
-@pytest.mark.parametrize("name", ["x.parquet", "x"])
+@pytest.mark.parametrize("name", ["x.parquet", "x", "x.lance"])
 def test_an_export_is_replaced_only_when_asked_and_complete(
     cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -114,7 +121,7 @@ def test_an_export_is_replaced_only_when_asked_and_complete(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(pq.ParquetWriter, "write_batch", full)
+        patch.setattr(ShardStore, "vectors", full)
         with pytest.raises(StorageError):
             export(cache, path, corpus="plain", teacher="int8", overwrite=True)
     assert len(read(path)[0]) == 2

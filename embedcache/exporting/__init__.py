@@ -1,0 +1,1 @@
+"""Exporting: rows of a corpus with their vectors, as files that other programs read."""
