@@ -127,14 +127,14 @@ class FakeEncoder:
     A text's vector is drawn from random bits that depend on its key and the teacher's contract alone, so the
     same text has the same unit vector in every process, and unrelated texts have unrelated ones.
 
-    >>> teacher = fake_teacher(8)
-    >>> build("corpus.txt", teacher=teacher, encoder=FakeEncoder(teacher), cache="cache")  # doctest: +SKIP
-
     Attributes:
         teacher: whose encoder it is.
         teachers: the same, alone: it gives no other output.
         counts: counts of all builds together.
         rows_encoded: texts encoded so far, over all builds.
+
+    Examples:
+        >>> embedcache.build(["A cat."], teacher=FakeEncoder(fake_teacher()), cache="cache")  # doctest: +SKIP
     """
 
     streams = 1
