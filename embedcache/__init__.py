@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     open = Cache  # noqa: A001 - embedcache.open("./cache") is the interface
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _PLACES = {
     "build": "embedcache.building.build:build",
