@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from embedcache.copying.options import CopyOptions as CopyOptions
     from embedcache.corpus.readers import ReadOptions as ReadOptions
     from embedcache.exporting.export import export as export
+    from embedcache.importing import import_vectors as import_vectors
     from embedcache.querying import query as query
     from embedcache.share.pull import pull as pull
     from embedcache.share.push import push as push
@@ -42,6 +43,7 @@ _PLACES = {
     "ViewOptions": "embedcache.views.plan:ViewOptions",
     "copy": "embedcache.copying.copy:copy",
     "export": "embedcache.exporting.export:export",
+    "import_vectors": "embedcache.importing:import_vectors",
     "open": "embedcache.cache:Cache",
     "pull": "embedcache.share.pull:pull",
     "push": "embedcache.share.push:push",

@@ -12,9 +12,11 @@ import numpy as np
 
 from embedcache.cache_documents import (
     CACHE_MARKER,
+    IMPORTED,
     CachedTeacher,
     check_marker,
     note_model,
+    noted_compared,
     noted_model,
     read_contract,
     read_origin,
@@ -267,6 +269,12 @@ class Cache:
 
     def _index_folder(self, contract: Contract) -> Path:
         return inside(self.folder, "derived", "index", contract.id)
+
+    def unchecked(self, store: ShardStore) -> dict[str, int]:
+        """Return the rows of imported shards that no deep examination has compared here, by shard name."""
+        found = {one.name: len(one) for one in store.shards if IMPORTED in one.header.provenance}
+        compared = noted_compared(self.folder, store.contract.id) if found else ()
+        return {name: rows for name, rows in found.items() if name not in compared}
 
     def token_table(self, teacher: CachedTeacher) -> TokenTable:
         """Return a teacher's token embeddings; errors as ``read_stored``."""

@@ -1,14 +1,22 @@
-"""Small files of a cache: its marker, contracts and names of teachers, and notes of where models lie."""
+"""Small files of a cache: its marker, contracts and names of teachers, and notes of this machine."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from embedcache.contract import Contract
 from embedcache.errors import CacheFormatError, CorruptCacheError, StorageError
-from embedcache.fsio import parsed_json, read_regular, read_sealed_json, spelled_json, write_sealed_json
+from embedcache.fsio import (
+    file_state,
+    parsed_json,
+    read_regular,
+    read_sealed_json,
+    spelled_json,
+    write_sealed_json,
+)
 
 CACHE_VERSION = 2
 CACHE_MARKER = {"format": "embedcache", "version": CACHE_VERSION}
@@ -16,6 +24,9 @@ CACHE_MARKER = {"format": "embedcache", "version": CACHE_VERSION}
 
 REMOTE_MARKER = "embedcache-remote.json"
 """File that makes a folder a remote, not a cache."""
+
+IMPORTED = "imported"
+"""Field of a shard's provenance: the format that its vectors were imported from."""
 
 _REMEDY = "'embedcache repair' writes it again; vectors are kept"
 
@@ -114,3 +125,27 @@ def noted_model(derived: Path, contract_id: str) -> str | None:
     except (OSError, ValueError, KeyError):
         return None
     return source if isinstance(source, str) else None
+
+
+def compared_note_path(cache: Path, contract_id: str) -> Path:
+    """Return the file that notes which shards were compared with the live teacher; it is never shared."""
+    return cache / "derived" / "compared" / f"{contract_id}.json"
+
+
+def note_compared(cache: Path, contract_id: str, shards: Iterable[str]) -> None:
+    """Note shards, by name, as compared and right; without permission to write, nothing is noted."""
+    noted = noted_compared(cache, contract_id)
+    if new := noted.union(shards) - noted:
+        # No copy of the cache has this state, so that a note counts only where it was written.
+        value = {"cache": file_state(cache / "cache.json"), "shards": sorted(noted | new)}
+        with suppress(StorageError):
+            write_sealed_json(compared_note_path(cache, contract_id), value)
+
+
+def noted_compared(cache: Path, contract_id: str) -> set[str]:
+    """Return the names of the shards noted as compared in this folder; none without a sound note."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        note = read_sealed_json(compared_note_path(cache, contract_id))
+        if note["cache"] == file_state(cache / "cache.json"):
+            return set(note["shards"])
+    return set()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -188,17 +188,38 @@ def _run_noise(compute_dtype: object) -> float:
     return math.acos(COMPUTE_COSINE.get(str(compute_dtype), COMPUTE_COSINE["float32"]))
 
 
-def sample_texts(store: ShardStore, corpora: Sequence[Corpus], sample: int, seed: int) -> list[str]:
+def sample_texts(
+    store: ShardStore, corpora: Sequence[Corpus], sample: int, seed: int, shards: Collection[str] = ()
+) -> list[str]:
     """Return a random sample of the distinct texts of corpora and views that have a vector.
 
     Keys are digests, so the texts whose keys rank lowest are a uniform sample; order and repeats do not
     matter.
+
+    Args:
+        store: the vectors.
+        corpora: corpora and views.
+        sample: most texts.
+        seed: seed of the ranks.
+        shards: names of shards that up to half of the sample comes from, as many from each, at least one.
     """
-    drawn = np.empty(0, KEY_DTYPE)
+    each = max(1, sample // (2 * len(shards))) if shards else 0
+    is_named = np.array([shard.name in shards for shard in store.shards] if shards else [], np.bool_)
+    drawn = of_shards = np.empty(0, KEY_DTYPE)
     for corpus in corpora:
         for keys in corpus.iter_keys():
-            keys = np.concatenate([drawn, keys[store.locate(keys) >= 0]])
-            drawn = keys[np.unique(_ranks(keys, seed), return_index=True)[1][:sample]]
+            keys = np.concatenate([drawn, of_shards, keys[store.locate(keys) >= 0]])
+            keys = keys[np.unique(_ranks(keys, seed), return_index=True)[1]]
+            drawn = keys[:sample]
+            if each:
+                numbers = shard_places(store, store.locate(keys))[0]
+                places = np.flatnonzero(is_named[numbers])
+                # Of each shard, the keys that rank lowest.
+                places = places[np.argsort(numbers[places], kind="stable")]
+                firsts = np.searchsorted(numbers[places], numbers[places])
+                of_shards = keys[places[np.arange(len(places)) - firsts < each]]
+    is_new = ~np.isin(_ranks(drawn, seed), _ranks(of_shards, seed))
+    drawn = np.concatenate([of_shards, drawn[is_new]])[:sample]
     return [text for text in find_texts(drawn, corpora) if text is not None]
 
 

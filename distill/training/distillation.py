@@ -64,6 +64,13 @@ class DistillTask(Task):
             notes.append(text)
             tell(on_progress, text)
 
+        if dataset.order is None:  # shards of a mirror come during the training
+            for teacher, store in zip(dataset.targets.teachers, dataset.targets.stores, strict=True):
+                if unchecked := sum(cache.unchecked(store).values()):
+                    note(
+                        f"{unchecked:,} vectors of teacher {teacher.name!r} were imported: stated, not "
+                        "checked ('embedcache doctor --deep' compares them with the model)"
+                    )
         live_teacher = teacher_loader(cache, config, dataset)
         student = prepare_student(cache, config, dataset, note, on_progress, live_teacher)
         views = tuple(

@@ -67,7 +67,7 @@ class Job:
         _check(encode)
         self.part = None if encode.part is None else KeyPart.parse(encode.part)
         self.folder = Path(cache).expanduser()
-        self.cache = _open(self.folder)
+        self.cache = open_existing(self.folder)
         self.report = ReadReport()
         self.unchanged = None if self.cache is None or overwrite else self._unchanged_corpus(self.cache)
         if self.unchanged is None:
@@ -129,17 +129,9 @@ class Job:
         Raises:
             InputError, CorruptCacheError, StorageError: as ``embedcache.corpus.store.store_corpus``.
         """
-        progress.phase("read")
-        before = observe(self.sources)
-        batches = _counted(read_batches(self.sources, self.read, self.report), progress)
-        corpus, _ = store_corpus(
-            cache.corpora_folder, self.name, batches, self.report, replace=self.overwrite
+        return read_corpus(
+            cache, self.name, self.sources, self.read, self.report, progress, overwrite=self.overwrite
         )
-        # A file that changed while it was read is read again next time.
-        if before is not None and before == observe(self.sources):
-            note = SourceNote(corpus.info.digest, before, self.read, self.report.column)
-            write_note(cache.derived_folder, self.name, note)
-        return corpus
 
     def result(self, texts: Sequence[Corpus], outputs: Sequence[BuildOutput], **counts: Any) -> BuildResult:
         """Return the result of this build.
@@ -188,7 +180,32 @@ def _check(encode: EncodeOptions) -> None:
         raise InputError("token_embeddings needs output embedding or embedding,logits")
 
 
-def _open(folder: Path) -> Cache | None:
+def read_corpus(
+    cache: Cache,
+    name: str,
+    sources: Sequence[Source],
+    read: ReadOptions,
+    report: ReadReport,
+    progress: Progress,
+    *,
+    overwrite: bool,
+) -> Corpus:
+    """Read ``sources`` into the corpus ``name`` of ``cache``.
+
+    Raises:
+        InputError, CorruptCacheError, StorageError: as :func:`embedcache.corpus.store.store_corpus`.
+    """
+    progress.phase("read")
+    before = observe(sources)
+    batches = _counted(read_batches(sources, read, report), progress)
+    corpus, _ = store_corpus(cache.corpora_folder, name, batches, report, replace=overwrite)
+    # A file that changed while it was read is read again next time.
+    if before is not None and before == observe(sources):
+        write_note(cache.derived_folder, name, SourceNote(corpus.info.digest, before, read, report.column))
+    return corpus
+
+
+def open_existing(folder: Path) -> Cache | None:
     """Return the cache in ``folder``; None where there is nothing yet."""
     if folder.is_file():
         return Cache(folder)  # refuses it

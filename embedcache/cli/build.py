@@ -1,22 +1,28 @@
-"""``embedcache build``."""
+"""``embedcache build`` and ``embedcache import``."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from embedcache.cli.options import (
+    CODEC_NAMES,
+    IMPORT_FORMATS,
     cache_option,
+    choice,
     contract_options,
     dry_run_option,
     encode_options,
+    flag,
     json_option,
     limit_options,
+    named,
     overwrite_option,
     reader_options,
+    teacher_settings,
     view_options,
 )
 from embedcache.cli.progress import show_progress
@@ -26,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from embedcache.building.result import BuildResult, Estimate
+    from embedcache.importing import ImportResult
 
 
 @click.command("build")
@@ -131,3 +138,64 @@ def _time(seconds: float) -> str:
 
 def _some(count: int, words: str) -> str:
     return f"{count:,} {words}" if count else ""
+
+
+@click.command("import")
+@click.argument("path")
+@cache_option
+@choice("--from", IMPORT_FORMATS, "Format of PATH.", required=True)
+@named("--teacher", "SPEC", "Model that computed the vectors: its contract is taken, nothing is encoded.")
+@named("--contract", "FILE", "JSON file with the contract of the vectors, instead of --teacher.")
+@named("--teacher-name", "NAME", "Name of the teacher in the cache.  [default: from SPEC]")
+@named("--texts", "FILE", "Texts of npy or automodel, a row for each vector or in any order.")
+@named("--corpus", "NAME", "Name of the corpus in the cache.  [default: from the file's name]")
+@flag("--queries", "Import the queries of automodel, not the documents.")
+@named("--text-column", "NAME", "Column of the text.  [default: text, sentence or content]")
+@named("--vector-column", "NAME", "Column of the vectors.  [default: vector or embedding]")
+@named("--id-column", "NAME", "Column of unique row ids to keep.")
+@named("--label-column", "NAME", "Column of labels to keep.")
+@choice("--codec", CODEC_NAMES, "Codec of the vectors.  [default: float16 if it loses nothing, else float32]")
+@overwrite_option
+@teacher_settings
+@json_option
+def import_command(
+    path: str, teacher: str | None, teacher_name: str | None, as_json: bool, **settings: Any
+) -> None:
+    """Store vectors that others computed, and their texts.
+
+    PATH is a Parquet file or a folder of parts; FILE.npy, or a folder of 'embedcache export'; a folder of
+    NeMo Automodel's teacher embeddings, whose texts are --texts or a corpus of the cache; or a folder that
+    tokenlearn wrote. The vectors are stated to be of the contract: 'doctor --deep' checks them.
+    """
+    from embedcache.importing import import_vectors
+    from embedcache.teacher.options import TeacherOptions
+
+    names = [one.name for one in fields(TeacherOptions) if one.name in settings]
+    options = TeacherOptions(teacher or "", name=teacher_name, **{name: settings.pop(name) for name in names})
+    if teacher is None and options != TeacherOptions("", name=teacher_name):
+        raise click.UsageError(
+            "settings of a teacher are part of its contract: give them with --teacher alone"
+        )
+    with show_progress() as progress:
+        result = import_vectors(
+            path,
+            kind=settings.pop("from"),
+            teacher=None if teacher is None else options,
+            teacher_name=teacher_name,
+            progress=progress,
+            **settings,
+        )
+    title = ("import", f"{result.corpus} with {result.teacher}")
+    print_result(result, as_json, title, _imported(result))
+
+
+def _imported(result: ImportResult) -> Iterator[tuple[str, object]]:
+    yield "rows", result.rows
+    yield from (("skipped", f"{count:,} {reason}") for reason, count in sorted(result.skipped.items()))
+    yield "distinct", result.distinct
+    yield "already there", _some(result.already_there, "keep their vectors")
+    yield "imported", result.imported or "0"
+    yield "without a vector", _some(result.without_vector, "texts: 'embedcache build' encodes them")
+    yield "without a text", _some(result.without_text, "vectors, left out")
+    yield "written", f"{size(result.bytes_written)} as {result.codec}" if result.bytes_written else ""
+    yield "vectors", "stated, not checked: 'embedcache doctor --deep' compares them with the model"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from embedcache import EmbedCacheError, __version__
-from embedcache.cli.build import build_command
+from embedcache.cli.build import build_command, import_command
 from embedcache.cli.care import doctor_command, gc_command, repair_command, rm_command, verify_command
 from embedcache.cli.copy import copy_command
 from embedcache.cli.guard import guarded
@@ -34,6 +34,7 @@ for command in (
     explain_command,
     export_command,
     gc_command,
+    import_command,
     info_command,
     ls_command,
     pull_command,

@@ -15,6 +15,7 @@ F = TypeVar("F", bound=Callable[..., object])
 FORMATS = ("text", "jsonl", "csv", "tsv", "parquet", "arrow")
 CODEC_NAMES = ("float32", "float16", "int8", "pq")
 STORE_KINDS = ("arrow", "lmdb")
+IMPORT_FORMATS = ("parquet", "npy", "automodel", "tokenlearn")
 ENGINES = ("ray",)
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 EXPORT_FORMATS = ("parquet", "npy", "lance", "automodel")
@@ -91,13 +92,7 @@ reader_options = all_of(
 )
 
 _trust = flag("--trust-remote-code", "Run code that comes with the model.")
-contract_options = all_of(
-    click.option(
-        "--teacher",
-        required=True,
-        metavar="SPEC",
-        help="Alias, hub id with @revision, folder, or openai:MODEL@URL.",
-    ),
+teacher_settings = all_of(
     click.option("--pooling", help="mean, cls, cls-before-pooler, pooler or last.  [default: the model's]"),
     click.option("--prompt", help="Text put before every sentence.  [default: the teacher's own]"),
     count("--max-length", "Tokens after which a text is cut.  [default: the teacher's own]"),
@@ -113,6 +108,15 @@ contract_options = all_of(
     ),
     choice("--quantize", ("int8",), "Quantize the weights, in OpenVINO: another teacher."),
     _trust,
+)
+contract_options = all_of(
+    click.option(
+        "--teacher",
+        required=True,
+        metavar="SPEC",
+        help="Alias, hub id with @revision, folder, or openai:MODEL@URL.",
+    ),
+    teacher_settings,
 )
 live_teacher_options = all_of(
     named("--teacher-model", "SPEC", "Alias, hub id or folder of the teacher.  [default: as built]"),

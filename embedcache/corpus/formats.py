@@ -10,18 +10,21 @@ import csv
 import io
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain, count, islice, repeat
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from embedcache.corpus.columns import DELIMITERS, TEXT_COLUMNS, Columns, Problem, RawRow, RawRows, is_utf8
 from embedcache.corpus.sources import STDIN, MemoryRows, Source, open_bytes, source_name
 from embedcache.errors import EmbedCacheError, InputError, MissingInputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MAX_LINE_BYTES = 1 << 26
 """A longer line is refused: it would have to be held in memory, and is no sentence."""
@@ -78,7 +81,9 @@ def _open(source: Source, kind: str, name: str, wanted: Columns, stack: ExitStac
     if kind in ("parquet", "arrow"):
         if source == STDIN:
             raise InputError(f"{kind} is not read from standard input: give a file")
-        return (_parquet if kind == "parquet" else _arrow)(source, name, wanted, stack)
+        schema, read = open_table(source, kind, stack)
+        wanted = wanted.within(schema.names, name)
+        return _batches(read(sorted({column for _, column in wanted.asked})), schema, name, wanted)
     stream = stack.enter_context(open_bytes(source))
     _refuse_foreign(stream.peek(_HEAD_BYTES)[:_HEAD_BYTES], name, kind)
     lines = _lines(stream, name)
@@ -227,26 +232,31 @@ def _objects(rows: Iterator[object], name: str, wanted: Columns) -> RawRows:
     return RawRows(cells(), wanted.text)
 
 
-def _parquet(path: Path, name: str, wanted: Columns, stack: ExitStack) -> RawRows:
-    """Open a Parquet file, of which only the columns asked for are read."""
+def open_table(
+    path: Path, kind: str, stack: ExitStack
+) -> tuple[pa.Schema, Callable[[Sequence[str]], Iterable[pa.RecordBatch]]]:
+    """Open a Parquet file, or an Arrow IPC file or stream.
+
+    Args:
+        path: the file.
+        kind: ``parquet`` or ``arrow``.
+        stack: closes it.
+
+    Returns:
+        Its schema, and a function that gives batches of at least the columns named.
+    """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    file = stack.enter_context(pq.ParquetFile(path, page_checksum_verification=True))
-    wanted = wanted.within(file.schema_arrow.names, name)
-    names = sorted({column for _, column in wanted.asked})
-    return _batches(file.iter_batches(_SLICE_ROWS, columns=names), file.schema_arrow, name, wanted)
-
-
-def _arrow(path: Path, name: str, wanted: Columns, stack: ExitStack) -> RawRows:
-    """Open an Arrow IPC file or stream."""
-    import pyarrow as pa
-
+    if kind == "parquet":
+        table = stack.enter_context(pq.ParquetFile(path, memory_map=True, page_checksum_verification=True))
+        return table.schema_arrow, lambda names: table.iter_batches(_SLICE_ROWS, columns=list(names))
     file = stack.enter_context(pa.memory_map(str(path)))
     is_file = file.read(6) == b"ARROW1"
     file.seek(0)
     reader = stack.enter_context((pa.ipc.open_file if is_file else pa.ipc.open_stream)(file))
     batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
-    return _batches(batches, reader.schema, name, wanted)
+    return reader.schema, lambda names: batches
 
 
 def _batches(batches: Iterable[Any], schema: Any, name: str, wanted: Columns) -> RawRows:

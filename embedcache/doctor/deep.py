@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from embedcache.cache import Cache, CachedTeacher
+from embedcache.cache_documents import note_compared
 from embedcache.doctor.findings import EXAMPLES, Finding
 from embedcache.errors import InputError
 from embedcache.keys import key_array
@@ -25,6 +26,8 @@ def check_deep(
     progress: Progress = NO_PROGRESS,
 ) -> Finding:
     """Encode texts again and compare the stored vectors.
+
+    If none is wrong, imported shards that the texts are in are noted as compared.
 
     Args:
         cache: the cache.
@@ -58,9 +61,12 @@ def check_deep(
         f"{differ:,} beyond the noise of {found.noise.max():.2g}, {len(wrong):,} wrong"
     )
     advice = "" if found.level == "ok" else f"{MESSAGES[found.level].capitalize()}."
-    if len(wrong):
-        names = sorted({store.shards[number].name for number in found.shards[wrong].tolist()})
+    if not len(wrong):
+        names = {store.shards[number].name for number in np.unique(found.shards).tolist()}
+        note_compared(cache.folder, teacher.contract.id, names & cache.unchecked(store).keys())
+    else:
+        names = {store.shards[number].name for number in found.shards[wrong].tolist()}
         folder = cache.teacher_folder(teacher.contract)
-        advice += f" Delete these shards from {folder}, and build again: {', '.join(names)}"
+        advice += f" Delete these shards from {folder}, and build again: {', '.join(sorted(names))}"
     examples = tuple((texts[row],) for row in wrong[:EXAMPLES].tolist())
     return Finding(LIVE, figure, len(wrong) / len(texts), found.level, advice, examples)

@@ -67,7 +67,8 @@ def examine(
         teacher: name of the teacher; may be left out where there is one.
         corpus: judge the vectors of this corpus; default: all vectors and all corpora.
         evaluation_sets: files and folders of texts that must not be trained on.
-        deep: number of texts to encode again with the live teacher.
+        deep: number of texts to encode again with the live teacher; of imported shards that were not
+            compared before, some of each.
         codecs: compare the codecs, on at least 50 vectors.
         seed: seed of all samples.
         computing: how to run the teacher for the deep check; default: as when the vectors were computed.
@@ -94,7 +95,7 @@ def examine(
     store = opened.store(cached.contract)
     checked = []
     if deep:
-        drawn = sample_texts(store, texts, deep, seed)
+        drawn = sample_texts(store, texts, deep, seed, opened.unchecked(store))
         checked = [check_deep(opened, cached, drawn, computing or Computing(), progress)]
     judged = np.flatnonzero(np.concatenate([np.empty(0, np.bool_), *(own for _, own in store.own_rows())]))
     findings: list[Finding] = []

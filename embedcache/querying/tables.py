@@ -127,6 +127,8 @@ def teacher_facts(cache: Cache, teachers: Sequence[CachedTeacher]) -> dict[str, 
         teachers: the teachers of the contract; see ``by_contract``.
     """
     store = cache.store(teachers[0].contract)
+    unchecked = sum(cache.unchecked(store).values())
+    stated = f"; {unchecked:,} vectors stated, not checked" if unchecked else ""
     return {
         "teacher": teachers[0].name,
         "names": [teacher.name for teacher in teachers],
@@ -137,7 +139,7 @@ def teacher_facts(cache: Cache, teachers: Sequence[CachedTeacher]) -> dict[str, 
         "codec": ", ".join(sorted({shard.codec.name for shard in store.shards})) or store.codec_name,
         "store": store.kind,
         "origin": teachers[0].origin,
-        "identity": "server and canary" if store.contract.is_served else "weights",
+        "identity": ("server and canary" if store.contract.is_served else "weights") + stated,
         **vars(store.contract),
     }
 

@@ -43,6 +43,7 @@ FLOORS = [
     ],
     ["share"],
     ["building", "parallel"],
+    ["vector_files", "importing"],
     ["cli", "__main__"],
 ]
 
