@@ -1,4 +1,4 @@
-"""How fast does a build encode, against what one would use otherwise?
+"""Speed of encoding in a build, against the usual alternatives.
 
 Over the same sentences, in turn, several rounds, so that a busy machine slows all of them:
 

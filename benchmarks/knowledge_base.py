@@ -1,4 +1,4 @@
-"""What does a knowledge base cost and find: recall of its graph, and what retrieval adds to a student's time.
+"""Recall of a knowledge base's graph, and the time that retrieval adds to a student.
 
 Real vectors of a corpus in a cache (by default those of a projected teacher), against exact search; then a
 real student over real texts, in batches and one at a time, with retrieval and without.

@@ -1,4 +1,4 @@
-"""How fast do training batches come, against Hugging Face datasets on the same rows?
+"""Speed of the training loader, against Hugging Face datasets on the same rows.
 
 Token ids and vectors of every row, shuffled, bucketed by length and padded. First the loader alone, then how
 long a real training step waits for it. Corpus and vectors are made up: their values do not matter here.

@@ -1,4 +1,4 @@
-"""How long models take for one sentence at a time: PyTorch folders and their ONNX exports, best of passes.
+"""Latency of models on one sentence at a time: PyTorch folders and their ONNX exports, best of passes.
 
     python benchmarks/one_at_a_time.py stsb_test.tsv TEACHER runs/base export export/onnx/model_int8.onnx
 

@@ -1,4 +1,4 @@
-"""What does a training step save when the teacher's vectors come from a cache instead of the teacher?
+"""Time of a training step with the teacher's vectors from a cache, against the live teacher.
 
 Per step, on the same batches of real sentences, in turns so that a busy machine slows all of them alike:
 

@@ -1,4 +1,4 @@
-"""Draw a sweep's scores over one of its keys: a line a loss, bars of one standard deviation over seeds.
+"""Draw a sweep's scores over one of its keys: one line per loss, bars of one standard deviation over seeds.
 
     python benchmarks/plot_sweep.py sweeps/scale --over training.limit --out scale.svg
 
@@ -18,7 +18,7 @@ from statistics import mean, stdev
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 
-# Told apart without colour: by marker, line and the name beside the last point.
+# Distinguishable without colour: by marker, line and the name beside the last point.
 STYLES = (("o", "-"), ("s", "--"), ("^", ":"), ("D", "-."))
 NAMES = {
     "suite": "suite's average",

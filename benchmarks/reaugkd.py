@@ -34,12 +34,12 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Task:
-    """What is asked for.
+    """Task of the benchmark, from the command line.
 
     Attributes:
         data: the labelled file.
         out: where everything goes.
-        pairs: whether a row has two texts.
+        pairs: True if a row has two texts.
         options: all arguments.
     """
 
@@ -55,7 +55,7 @@ class Task:
 
     @property
     def compute(self) -> list[str]:
-        """How whatever is trained is computed."""
+        """Options for the computation, the same for everything that is trained."""
         return ["--threads", str(self.options.threads), "--mixed-precision", self.options.mixed_precision]
 
 
@@ -76,7 +76,7 @@ def answer(*words: object) -> dict[str, Any]:
 
 
 def held_out(task: Task) -> Path:
-    """Write the rows to choose by into a file of their own, which is how sweeps take them."""
+    """Write the development rows into a separate file, as sweeps expect them."""
     path = task.out / "held.tsv"
     with task.data.open(newline="") as source, path.open("w", newline="") as target:
         rows = csv.DictReader(source, delimiter="\t", quoting=csv.QUOTE_NONE)

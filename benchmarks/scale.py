@@ -1,6 +1,6 @@
-"""Does memory grow with the corpus, and does a large cache stay quick?
+"""Memory and speed of a small and a large cache: memory must not grow with the corpus.
 
-The same steps for a small and for a large corpus, each in a process of its own whose anonymous memory
+The same steps for a small and for a large corpus, each in a separate process whose anonymous memory
 (RssAnon: mapped files are not counted) is sampled: build with a fake teacher, build again with nothing to do,
 look up random texts, tokenise, one epoch of the training loader. Nothing is trained, and the vectors mean
 nothing.
@@ -42,7 +42,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True)
 class Setting:
-    """What a phase works on.
+    """Setting that a phase runs on.
 
     Attributes:
         folder: where source, cache and tokenizer lie.
@@ -104,7 +104,7 @@ def write_source(setting: Setting) -> Figures:
 
 
 def build(setting: Setting) -> Figures:
-    """Build through the public function; what is there already is not built again."""
+    """Build through the public function; rows already in the cache are not built again."""
     import embedcache
 
     began = time.perf_counter()
@@ -208,7 +208,7 @@ RUN: dict[str, Callable[[Setting], Figures]] = dict(
 
 
 def in_a_process(phase: str, setting: Setting) -> Figures:
-    """Run a phase in a process of its own; its figures, and its peak of anonymous memory in MB."""
+    """Run a phase in a separate process; return its figures, and its peak of anonymous memory in MB."""
     command = [sys.executable, __file__, "--phase", phase, "--setting", json.dumps(asdict(setting))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         peak = 0
@@ -266,7 +266,7 @@ def measure(arguments: argparse.Namespace, rows: int, folder: Path) -> dict[str,
 
 
 def judge(small: dict[str, Figures], large: dict[str, Figures]) -> dict[str, tuple[float, float]]:
-    """What is promised: description -> (figure, limit)."""
+    """Return the promises: description -> (figure, limit)."""
     growth = {phase: large[phase]["RssAnon MB"] - small[phase]["RssAnon MB"] for phase in PHASES[1:]}
     return {
         "most memory above the small run, MB": (max(growth.values()), MEMORY_LIMIT_MB),

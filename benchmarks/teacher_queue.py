@@ -1,10 +1,10 @@
-"""What does a queue of 65 536 teacher vectors cost a training step, against none?
+"""Cost of a queue of 65 536 teacher vectors in a training step.
 
 A step of CKD: forward pass, loss, backward pass, AdamW, push. Three ways in turn, the best of several rounds:
 
   none   no queue (K = 0)
   ring   the queue of ``distill.losses``: one matrix updated in place, similarities in pieces
-  clone  the plain way: a queue that is put together anew in each step, all similarities at once
+  clone  the plain way: a queue that is concatenated again in each step, all similarities at once
 
 Beside them what the queue costs by itself: its upkeep (``push``), and the comparison with its vectors (the
 loss forward and backward with the queue, less without). Students are of well-known shapes with random
@@ -63,7 +63,7 @@ class Student(nn.Module):
 
 
 class CloneCKDLoss(DistillLoss):
-    """CKD with a queue that is put together anew in each step, and all similarities at once."""
+    """CKD with a queue that is concatenated again in each step, and all similarities at once."""
 
     def __init__(self, dimension: int, size: int) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class Measured:
             works[f"{name} loss"] = partial(self.loss_alone, name)
             works[f"{name} push"] = partial(loss.end_step, self.targets, self.rows)
         best = dict.fromkeys(works, float("inf"))
-        # What else runs on the machine does not count, where that can be told.
+        # On one thread, CPU time leaves out other programs on the machine.
         clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
         for number in range(1 + self.options.rounds):
             for name, work in works.items():

@@ -1,4 +1,4 @@
-"""``python -m distill``, which is what launchers of several processes start."""
+"""``python -m distill``, the form that launchers of several processes start."""
 
 from distill.cli.main import main
 

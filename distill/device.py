@@ -29,7 +29,7 @@ def resolve_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ConfigError(
-            f"{name!r} is no device; use auto, cpu, cuda or cuda:1", "training.device"
+            f"{name!r} is not a device; use auto, cpu, cuda or cuda:1", "training.device"
         ) from error
     there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     count = there.get(device.type, 0)

@@ -230,7 +230,7 @@ def _places(model: str | Path, out: str | Path, force: bool, mark: Path) -> tupl
     """Return the folders to read and to write.
 
     Raises:
-        ExportError: if there is no model, or ``out`` holds files (with ``force``: other than an export's).
+        ExportError: if the model is missing, or ``out`` holds files (with ``force``: other than an export's).
     """
     source, target = model_folder(model), Path(out).expanduser().resolve()
     if target == source or target in source.parents:

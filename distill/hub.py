@@ -12,11 +12,11 @@ def push_to_hub(folder: str | Path, repository: str, *, public: bool = False) ->
 
     Args:
         folder: sentence-transformers folder, such as ``best/`` of a run or an export.
-        repository: ``OWNER/NAME``; made where there is none.
-        public: let everybody read a repository that is made; one that is there stays as it is.
+        repository: ``OWNER/NAME``; created if it is missing.
+        public: make a new repository public; an existing one stays as it is.
 
     Raises:
-        ExportError: if ``folder`` is no model, or the hub refuses the upload or cannot be reached.
+        ExportError: if ``folder`` is not a model, or the hub refuses the upload or cannot be reached.
     """
     from httpx import HTTPError
     from huggingface_hub import HfApi

@@ -39,7 +39,7 @@ class OnnxEncoder:
         threads: threads of one forward pass; default: one per physical core.
 
     Raises:
-        ExportError: if the folder is no export.
+        ExportError: if the folder is not an export.
         MissingExtraError: if onnxruntime is not installed.
     """
 

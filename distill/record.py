@@ -1,4 +1,4 @@
-"""``run.json``: the record of a run, enough to find, check, compare and evaluate what it was made of."""
+"""``run.json``: the record of a run, enough to find, check, compare and evaluate it."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class TrainResult(_Part):
         seconds: wall-clock seconds of the loop, evaluations included.
         rows_per_second: training rows a second, evaluations and checkpoints excluded.
         waited: share of the time that steps waited for data, 0 to 1.
-        stopped_early: whether patience ran out.
+        stopped_early: True if patience ran out.
     """
 
     steps: int
@@ -156,7 +156,7 @@ class RunRecord(_Part):
         notes: sentences on how the student was made.
         labels: names of the labels, of a classifier; None of an encoder.
         label_counts: label -> rows trained on, of a classifier made by ``distill finetune``.
-        in_target_space: whether vectors are comparable with the targets, number by number.
+        in_target_space: True if vectors are comparable with the targets, number by number.
         dev: development set; None: checkpoints were chosen on held-out rows, or not at all.
         loss: name of the loss.
         order: digest of the windows that rows of a limited remote come in; None: one window.
@@ -228,7 +228,7 @@ def read_record(folder: Path) -> RunRecord | None:
 
 
 def run_folder(spec: object) -> Path | None:
-    """Return the run folder that ``spec`` (``RUN`` or ``RUN/best``) means; None where it is no run."""
+    """Return the run folder that ``spec`` (``RUN`` or ``RUN/best``) means; None where it is not a run."""
     if not isinstance(spec, str | Path):
         return None
     folder = Path(spec).expanduser().resolve()

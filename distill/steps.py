@@ -1,4 +1,4 @@
-"""Steps of a pipeline: their settings, what they depend on, what they make, and how they are done."""
+"""Steps of a pipeline: settings, inputs, outputs and execution."""
 
 from __future__ import annotations
 

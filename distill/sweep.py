@@ -61,11 +61,11 @@ class SweepRun:
         varied: dotted key -> value as it is shown, of every key that the sweep varies.
         setting: digest of everything that decides its result but the seed.
         steps: its steps.
-        chosen: whether ``best_of`` chooses its setting; also True without ``best_of``.
+        chosen: True if ``best_of`` chooses its setting; also True without ``best_of``.
         record: its record; None until it begins.
         scores: ``dev``, the development score times 100; where it was evaluated, also ``suite``, the suite's
             headline figure, ``retention``, that in per cent of the teacher's, and each set's figure.
-        trained: whether this sweep trained or resumed it; else it was finished before.
+        trained: True if this sweep trained or resumed it; else it was finished before.
         error: reason of its failure.
     """
 

@@ -1,4 +1,4 @@
-"""``python -m embedcache``, for where the command itself is not on the path."""
+"""``python -m embedcache``, for machines where the command is not on the PATH."""
 
 from embedcache.cli.main import main
 

@@ -32,7 +32,7 @@ def read_batch(data: pa.Buffer) -> pa.RecordBatch:
     import pyarrow as pa
 
     if data.size < 2 * _BEFORE_MESSAGES or data[: len(_MAGIC)].to_pybytes() != _MAGIC:
-        raise ValueError("it is no Arrow file")
+        raise ValueError("it is not an Arrow file")
     if data[data.size - len(_MAGIC) :].to_pybytes() != _MAGIC:
         raise ValueError("it is cut off: the end of an Arrow file is missing")
     messages = list(islice(pa.ipc.MessageReader.open_stream(pa.BufferReader(data[_BEFORE_MESSAGES:])), 3))

@@ -41,7 +41,7 @@ class Contract:
         modules: modules after the pooling (Dense and the like), as canonical JSON; empty for none.
         prompt: text put before every sentence; empty for none.
         max_length: tokens after which a text is cut, special tokens counted; 0 means never.
-        normalize: whether vectors are scaled to length one.
+        normalize: True if vectors are scaled to length one.
         dimension: width of a stored vector.
         output: what is stored; ``embedding`` is the sentence vector.
         truncate_dim: number of leading dimensions that vectors are cut to; None means never.

@@ -1,4 +1,4 @@
-"""Explanation why a text is, or is not, in a cache: a field of the contract differs, or the text does."""
+"""Explanation of why a text is, or is not, in a cache: a field of the contract differs, or the text does."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TeacherMatch:
             was.
         codec, shard: of the vector; None where there is none.
         tokens: tokens of the text; 0 if the encoder does not count them.
-        truncated: whether the teacher saw only the beginning of the text.
+        truncated: True if the teacher saw only the beginning of the text.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Explanation:
 
     Attributes:
         text: the text.
-        cached: whether the teacher asked for, or any if none was, has its vector.
+        cached: True if the teacher asked for, or any if none was, has its vector.
         teachers: teachers of the cache, the nearest to the one asked for first.
         rows: rows of corpora and views that hold the text.
         near: for a text of no corpus, those that differ from it in case, spacing or punctuation.

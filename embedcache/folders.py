@@ -19,7 +19,7 @@ def folder_that_appears(target: Path, *, overwrite: bool) -> Iterator[Path]:
 
     Args:
         target: the folder; one that is empty is replaced in any case.
-        overwrite: whether one that holds anything is replaced too, at the end; until then it stays.
+        overwrite: replace one that holds files too, at the end; until then it stays.
 
     Raises:
         StorageError: if it cannot be written.

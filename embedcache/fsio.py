@@ -239,7 +239,7 @@ def parsed_json(data: bytes) -> object:
     """Parse JSON of unknown origin.
 
     Raises:
-        ValueError: if it is no JSON, or nested deeper than any file of a cache.
+        ValueError: if it is not JSON, or nested deeper than any file of a cache.
     """
     try:
         value = json.loads(data, parse_constant=_refuse_constant)
@@ -259,7 +259,7 @@ def _depth(value: object) -> int:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def open_regular(path: Path) -> BinaryIO:

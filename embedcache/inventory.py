@@ -1,4 +1,4 @@
-"""Files of a cache: each has a kind, by the place it lies in. Nothing is read."""
+"""Files of a cache, each with a kind that follows from its path. Nothing is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a corpus that a store lacks, one byte a row, and their cutting into parts and shards."""
+"""Rows of a corpus that a store lacks, one byte per row, and their division into parts and shards."""
 
 from __future__ import annotations
 

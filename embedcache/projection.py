@@ -187,5 +187,5 @@ def extend(
 def _entry(teacher: CachedTeacher) -> dict[str, str]:
     """The module of a projection: ``of`` and ``weights``."""
     if not is_derived(teacher.contract):
-        raise InputError(f"teacher {teacher.name!r} is no projection: its vectors are a model's own")
+        raise InputError(f"teacher {teacher.name!r} is not a projection: its vectors are a model's own")
     return modules_of(teacher.contract)[-1]

@@ -1,4 +1,4 @@
-"""Repair of a cache: what is damaged is moved aside, and made again where its content is known.
+"""Repair of a cache: damaged files are moved aside, and regenerated where their content is known.
 
 Documents come first, then vectors: lost shards are encoded again, with the same bytes where the same machine
 does it. Nothing is guessed or deleted. What cannot be repaired stays and is listed with what to do.
@@ -116,7 +116,7 @@ def repair(
         progress: receives what is done.
 
     Raises:
-        MissingInputError, CacheFormatError: if the folder is no cache.
+        MissingInputError, CacheFormatError: if the folder is not a cache.
         StorageError: if the cache cannot be written; what was repaired before stays.
     """
     started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Counts and numbers of bytes as people write them."""
+"""Counts and sizes in bytes as readable text, and sizes parsed from text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def parse_size(text: str) -> int:
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", text.strip().lower())
     if match is None:
-        raise ValueError(f"{text[:40]!r} is no size: expected bytes, or a number with kB, MB, GB or TB")
+        raise ValueError(f"{text[:40]!r} is not a size: expected bytes, or a number with kB, MB, GB or TB")
     return round(float(match[1]) * _UNITS[match[2]])
 
 
@@ -29,7 +29,7 @@ def readable(count: int, *, up: bool = False) -> str:
 
     Args:
         count: how many, at least 1.
-        up: whether to round up, for a limit that ``count`` bytes fit in.
+        up: round up, for a limit that ``count`` bytes fit in.
     """
     unit, scale = max((item for item in _UNITS.items() if item[1] <= count), key=lambda item: item[1])
     tenths = -(-10 * count // scale) if up else 10 * count // scale

@@ -1,4 +1,4 @@
-"""For tests of embedcache and of what is built on it: a tiny real encoder and a fake one.
+"""Encoders for tests of embedcache and of packages built on it: a tiny real one and a fake one.
 
 Nothing here needs a network or downloaded weights.
 """
@@ -55,7 +55,7 @@ def tiny_encoder(
         folder: where to save it.
         dimension: width; a multiple of 4.
         layers: transformer layers.
-        normalize: whether vectors are scaled to length one.
+        normalize: True if vectors are scaled to length one.
         plain: save a plain transformers folder, without sentence-transformers' own files.
         seed: of the weights.
     """

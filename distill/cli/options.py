@@ -62,13 +62,13 @@ class ConfigCommand(click.Command):
 
 
 def options_of(model: type[BaseModel], *, recipes: bool = True) -> Callable[[F], F]:
-    """Return a decorator that adds the options of ``model``, and those that tell where settings come from.
+    """Return a decorator that adds the options of ``model``, and those for the sources of settings.
 
     The command hands all of them to ``Typed``, but for ``dump_config`` and ``as_json``.
 
     Args:
         model: the configuration.
-        recipes: whether there are recipes for it.
+        recipes: True if there are recipes for it.
     """
     known = [key for key in keys(model) if key.option is not None]
 

@@ -1,4 +1,4 @@
-"""Progress and result of a training, for people."""
+"""Progress and result of a training, as text for a terminal."""
 
 from __future__ import annotations
 

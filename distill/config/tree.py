@@ -1,4 +1,4 @@
-"""Settings as nested dictionaries: read, put, merged."""
+"""Settings as nested dictionaries: read, set and merge."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def read_value(text: str) -> object:
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"--set: {text!r} is no YAML value") from error
+        raise ConfigError(f"--set: {text!r} is not a YAML value") from error
     # A quoted number is a word.
     return as_number(value) if value == text else value
 

@@ -1,4 +1,4 @@
-"""From rows to padded tensors."""
+"""Collation of rows into padded tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labelled texts, or pairs of texts, of a file, and the numbers of their labels."""
+"""Labelled texts or pairs of texts from a file, and the numbers of their labels."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ class TripleSource:
     Attributes:
         arrays: the token ids of each column.
         texts: V, the texts of a row that are encoded: as many as columns, or two of the only one.
-        by_length: whether rows of like length are put together.
+        by_length: put rows of like length together.
     """
 
     arrays: tuple[TokenArrays, ...]

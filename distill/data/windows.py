@@ -1,4 +1,4 @@
-"""Orders of training rows by windows, so that only the vectors of two windows are needed at a time.
+"""Order of training rows by windows, so that only the vectors of two windows are needed at a time.
 
 An order cuts the rows of an epoch into consecutive windows; inside a window rows are shuffled and bucketed by
 length as in a whole epoch. It depends only on the rows, their shards, the seed and the epoch, so it is the

@@ -1,4 +1,4 @@
-"""Kept evaluations: ``eval-SUITE.json`` in a run's folder, or of other models in the user's cache folder.
+"""Stored evaluations: ``eval-SUITE.json`` in a run's folder, or in the user's cache folder for other models.
 
 A kept evaluation is used while its key is the same: digests of the files read, the model, the suite's
 settings and the package's version. A damaged one is evaluated again.
@@ -80,5 +80,5 @@ def user_cache() -> Path:
 
 
 def user_folder(identity: str) -> Path:
-    """Return where evaluations of a model that is no run are kept."""
+    """Return where evaluations of a model that is not a run are kept."""
     return user_cache() / "evaluations" / hashlib.sha256(identity.encode()).hexdigest()[:32]

@@ -66,9 +66,9 @@ def fetch_suite(
         suite: the suite's name.
         folder: where to write.
         only: files to fetch; empty for all.
-        downloads: folder of downloads as ``HOST/PATH``, as ``wget -x`` makes it: what is there is used, the
+        downloads: folder of downloads as ``HOST/PATH``, as ``wget -x`` makes it: files in it are used, the
             rest is downloaded into it. None: downloads are not kept.
-        force: replace files that are there.
+        force: replace existing files.
         accept_changed: accept content whose digest is not the expected one, and record the new digest.
         progress: progress of each download.
 

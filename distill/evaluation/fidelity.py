@@ -1,7 +1,7 @@
 """Fidelity: likeness of a model's vectors to its teacher's, on sentences without labels.
 
-Cosines to the teacher's vectors exist only where both are equally wide. Two figures compare the geometry,
-whatever the widths: Spearman's correlation of all pairwise similarities, and the share of common nearest
+Cosines to the teacher's vectors exist only where both are equally wide. Two figures compare the geometry
+at any widths: Spearman's correlation of all pairwise similarities, and the share of common nearest
 neighbours. Both take at most ``SAMPLE`` sentences, chosen by seed, because they grow with the square.
 """
 

@@ -200,7 +200,7 @@ def texts_by_id(rows: Iterable[Row], what: str, path: Path, skipped: Counter[str
 
 
 def parse_score(cell: str) -> float:
-    """Return the score in a cell; NaN if it is no number."""
+    """Return the score in a cell; NaN if it is not a number."""
     try:
         return float(cell)
     except ValueError:

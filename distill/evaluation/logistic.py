@@ -1,4 +1,4 @@
-"""Logistic regression on frozen vectors, with the strength of its penalty chosen off the scored examples.
+"""Logistic regression on frozen vectors, with its penalty chosen without the scored examples.
 
 Features are standardised on the examples that a classifier learns from. Labels are numbers, 0 and up.
 """

@@ -1,4 +1,4 @@
-"""The machine that a speed was measured on."""
+"""Description of the machine that a speed was measured on."""
 
 from __future__ import annotations
 

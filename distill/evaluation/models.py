@@ -1,4 +1,4 @@
-"""Sentence encoders with what reports say of them, and sizes of saved weights."""
+"""Sentence encoders with their facts for reports, and sizes of saved weights."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def saved_parameters(folder: Path) -> int | None:
     total = 0
     for path in files:
         with safe_open(path, "np") as file:
-            tensors = [file.get_slice(name) for name in file.keys()]  # noqa: SIM118 - it is no mapping
+            tensors = [file.get_slice(name) for name in file.keys()]  # noqa: SIM118 - it is not a mapping
             floats = [one for one in tensors if one.get_dtype().startswith(("F", "BF"))]
             total += sum(math.prod(one.get_shape()) for one in floats)
     return total

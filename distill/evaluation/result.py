@@ -1,4 +1,4 @@
-"""Results of an evaluation: figures of sets, with the outcomes they rest on, of models beside their teacher.
+"""Results of an evaluation: figures of sets and the outcomes behind them, for models and their teacher.
 
 Figures of sets are times 100. Results are plain data, which pydantic writes as JSON and reads again.
 """

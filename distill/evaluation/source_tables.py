@@ -1,4 +1,4 @@
-"""Tables of test data: their sources as ``sources/SUITE.yaml`` lists them, and how these become rows.
+"""Tables of test data: their sources, listed in ``sources/SUITE.yaml``, and their conversion to rows.
 
 An address names a commit or a revision wherever the host has such a thing, so that its content cannot change.
 A source that does not have the form its list describes is an error: a file read wrongly is worse than none.

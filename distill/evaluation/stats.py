@@ -131,7 +131,7 @@ def compare(
     """Compare two models on each set of a suite and, where there are several, on their average.
 
     The p-values of the sets are corrected for their number (Holm, "A simple sequentially rejective multiple
-    test procedure", Scandinavian Journal of Statistics 6, 1979); the average is one test of its own.
+    test procedure", Scandinavian Journal of Statistics 6, 1979); the average is a separate test.
 
     Raises:
         DataError: if the suite averages no sets, the items differ, or the draws are too few to show anything.

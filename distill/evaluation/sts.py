@@ -1,4 +1,4 @@
-"""Semantic textual similarity: Spearman's correlation of the cosine of two sentences and their gold score.
+"""Semantic textual similarity: Spearman's correlation of cosines and gold scores of sentence pairs.
 
 A set's figure is one correlation over the pairs of all its subsets ("all"), times 100; Pearson's, and the
 mean of the subsets' own Spearman correlations, stand beside it.
@@ -168,7 +168,7 @@ def _across(
 ) -> ScoredPairs:
     """Return the set of sentence1 of ``left`` with sentence2 of ``right``."""
     rows = [
-        # A score that one side lacks is no score.
+        # A score that one side lacks does not count.
         ("", a[0] if math.isfinite(parse_score(b[0])) else b[0], a[1], b[2])
         for a, b in zip(left, right, strict=True)
     ]

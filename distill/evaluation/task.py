@@ -1,4 +1,4 @@
-"""Registry of evaluation suites, and the interface a suite is written against.
+"""Registry of evaluation suites, and the interface that a suite implements.
 
 A suite is a callable ``(encode, data, options) -> SuiteResult``. It reads its files from ``data``, asks
 ``encode`` once for the vectors of its distinct sentences, and returns figures::

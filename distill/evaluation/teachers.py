@@ -1,4 +1,4 @@
-"""Teachers that models are evaluated beside: one that was named, or the one that runs name."""
+"""Reference teacher of an evaluation: the one that was named, or the one that runs name."""
 
 from __future__ import annotations
 
@@ -147,6 +147,6 @@ def _open_recorded(teacher: TeacherRecord, place: str | None, device: str, compu
         try:
             return with_cache(model, place)
         except EmbedCacheError as error:
-            # A cache that nobody named is a service; the teacher itself may still be there.
+            # The user did not name this cache: if it is damaged, the teacher itself can still be used.
             model.notes.append(f"the run's cache {place} is not usable: {error}")
     return model

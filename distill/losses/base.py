@@ -1,4 +1,4 @@
-"""Base of losses: modules from student and teacher vectors to one number a row."""
+"""Base of losses: modules that map student and teacher vectors to one number per row."""
 
 from __future__ import annotations
 

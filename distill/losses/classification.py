@@ -1,4 +1,4 @@
-"""Losses for classifiers: the teacher's soft labels, the corpus's labels, relations beside them."""
+"""Losses for classifiers: on the teacher's soft labels, the corpus's labels and relations of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contrastive losses: a vector is to find its own teacher vector, or those of its label, among others."""
+"""Contrastive losses: pick a vector's own teacher vector, or those of its label, among others."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class DisCoCKDLoss(DistillLoss):
     .. math:: -\log \frac{e^{\cos(s_i,t_i)/\tau}}
               {e^{\cos(s_i,t_i)/\tau} + \sum_{b \in queue} e^{\cos(s_i,b)/\tau}}
 
-    Unlike in ``CKDLoss``, the other rows of the batch are no negatives, the queue starts full and the
+    Unlike in ``CKDLoss``, the other rows of the batch are not negatives, the queue starts full and the
     temperature is fixed. The batch enters the queue after it was used.
 
     Source: ConGen, section 4.2, baseline "CKD", after DisCo (Wu et al., 2021).

@@ -92,7 +92,7 @@ class SimTDELoss(DistillLoss):
     inside="layers",
 )
 class LMXKDLoss(DistillLoss):
-    r"""Learnable matrices: the sentence error, and that of every layer through a matrix of its own.
+    r"""Learnable matrices: the sentence error, and that of every layer through its own matrix.
 
     :math:`L_{SE}+\lambda\frac{1}{L+1}\sum_{l=0}^{L}\mathrm{MSE}(H_S^lW_l,H_T^{g(l)})`, where layer 0 is the
     embedding block. Source: SimTDE, section 4.3, baseline LMX-KD, after TinyBERT without its attention maps.
@@ -160,7 +160,7 @@ def _hidden_error(batch: LossBatch, pairs: HiddenPairs, students: Sequence[Tenso
         batch: the step.
         pairs: what layers give.
         students: the student's states, as wide as the teacher's.
-        scale: whether each layer's error is divided by the mean square of its targets.
+        scale: divide each layer's error by the mean square of its targets.
     """
     errors = torch.stack(
         [(own - target).square().mean(dim=-1) for own, target in zip(students, pairs.targets, strict=True)]

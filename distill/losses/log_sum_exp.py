@@ -1,4 +1,4 @@
-"""The log of a sum of exponentials over very many keys, without ever holding all similarities at once."""
+"""Log-sum-exp over many keys, without holding all similarities in memory at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# On a CPU the similarities to so many keys stay in its caches. Elsewhere starting a kernel costs more.
+# A CPU's caches hold the similarities to 2048 keys. On other devices starting a kernel costs more.
 _KEYS_AT_ONCE = {"cpu": 2048}
 _KEYS_AT_ONCE_ELSEWHERE = 65536
 

@@ -1,4 +1,4 @@
-"""A queue of teacher vectors: first in, first out, updated in place."""
+"""Queue of teacher vectors: first in, first out, updated in place."""
 
 from __future__ import annotations
 

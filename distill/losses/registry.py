@@ -1,4 +1,4 @@
-"""Registered losses: what each takes and needs, and how it is made.
+"""Registry of losses: settings, inputs and construction of each.
 
 A loss is a class with ``register_loss``. Its settings are the keyword-only parameters of its
 constructor; the others are facts of the run, of which it names those it needs: ``dimension``,
@@ -43,7 +43,7 @@ class Loss:
         targets: vectors that are compared: as they are, scaled to length one, or none, but soft labels.
         inside: what it reads inside the models, beside their vectors: token embeddings, layers, or the logits
             of their classifiers.
-        full_queue: whether its queue starts full, of vectors of random rows; None without a queue.
+        full_queue: True if its queue starts full, of vectors of random rows; None without a queue.
         lr: default peak learning rate.
         batch_size: default rows per step.
     """
@@ -194,7 +194,7 @@ def get_loss(name: str) -> Loss:
         module, _, attribute = name.rpartition(":")
         cls = load_object(module, attribute, ConfigError)
         if not (isinstance(cls, type) and issubclass(cls, DistillLoss)):
-            raise ConfigError(f"{name} is no subclass of DistillLoss", "loss.name")
+            raise ConfigError(f"{name} is not a subclass of DistillLoss", "loss.name")
         registered = next((loss for loss in _LOSSES.values() if loss.make_from is cls), None)
         return registered or Loss(name, cls, (inspect.getdoc(cls) or name).partition("\n")[0])
     names = loss_names()

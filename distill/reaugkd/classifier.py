@@ -274,4 +274,4 @@ def _joined(text: object) -> str:
         return text
     if isinstance(text, (tuple, list)) and len(text) == 2 and all(isinstance(part, str) for part in text):
         return join_pair(*text)
-    raise DataError(f"{text!r} is no text: expected a str, or a tuple of two for a pair")
+    raise DataError(f"{text!r} is not a text: expected a str, or a tuple of two for a pair")

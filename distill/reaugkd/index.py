@@ -178,7 +178,7 @@ class NeighbourIndex:
         """Read an index of unknown origin.
 
         Raises:
-            ValueError: if the bytes are no HNSW index, or a link leads outside of it.
+            ValueError: if the bytes are not an HNSW index, or a link leads outside of it.
         """
         import faiss
 

@@ -115,7 +115,7 @@ def locate_vectors(
 
 
 def base_teacher(cache: Cache, teacher: CachedTeacher) -> CachedTeacher:
-    """Return the teacher that a projection maps, or the teacher itself if it is no projection.
+    """Return the teacher that a projection maps, or the teacher itself if it is not a projection.
 
     Raises:
         InputError: if the cache lacks it.

@@ -1,4 +1,4 @@
-"""Figure of a paper for a student that was trained by one of its recipes."""
+"""Published figure of the recipe that a student was trained by."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of a report, cell by cell as every form of it prints them."""
+"""Tables of a report: the cells that every output format prints."""
 
 from __future__ import annotations
 

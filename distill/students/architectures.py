@@ -1,4 +1,4 @@
-"""Encoders of several architectures, read as what ELECTRA's layers can hold.
+"""Encoders of several architectures, with their weights in the form of ELECTRA's layers.
 
 ELECTRA (Clark et al., 2020) has the layers of BERT behind an embedding block that may be narrower than they
 are, so a compact student is a plain ``ElectraModel``. RoBERTa's and XLM-R's layers are the same as well;

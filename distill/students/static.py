@@ -1,4 +1,4 @@
-"""Static students: one vector a token, a text is their weighted mean; no attention, so very fast.
+"""Static students: a text is the weighted mean of one vector per token; no attention, so very fast.
 
 A token's weight is part of its vector: frequent tokens say less about a sentence (smooth inverse frequency,
 Arora et al., 2017, "A simple but tough-to-beat baseline for sentence embeddings"). The model is

@@ -1,4 +1,4 @@
-"""Models of tokenizers: how each kind spells its tokens, and its JSON with fewer of them.
+"""Models of tokenizers: the spelling of tokens in each kind, and its JSON with fewer of them.
 
 A token that is removed has to be spelled with tokens that are left. Each class knows the smallest pieces
 (characters, bytes), the tokens that another token needs, and how the model is written with fewer tokens.

@@ -42,7 +42,7 @@ def transformer_of(teacher: SentenceTransformer) -> Any:
     """Return the first module of a teacher, whose tokenizer a student reuses.
 
     Raises:
-        StudentError: if it is no transformer, or its tokenizer has no fast (Rust) backend.
+        StudentError: if it is not a transformer, or its tokenizer has no fast (Rust) backend.
     """
     first: Any = teacher[0]
     if getattr(first, "model", None) is None or not getattr(first.tokenizer, "is_fast", False):

@@ -42,7 +42,7 @@ def prune_vocabulary(
         The new tokenizer, and the old id of each new one, int64 (size,), ascending.
 
     Raises:
-        StudentError: if there is no corpus, the tokenizer's kind is unknown, or ``size`` cannot spell the
+        StudentError: if the corpus is missing, the tokenizer's kind is unknown, or ``size`` cannot spell the
             corpus or is not below the size of the vocabulary.
     """
     if counts is None:

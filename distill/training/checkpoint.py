@@ -48,7 +48,7 @@ class TrainState:
         evaluating: seconds of evaluations.
         saving: seconds of checkpoints.
         waited: seconds the step waited for data.
-        stopped: whether patience ran out.
+        stopped: True if patience ran out.
     """
 
     step: int = 0
@@ -133,7 +133,7 @@ class Checkpoint:
             return cls(tensors, facts)
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
-                f"{path} is no checkpoint that this distill can go on from ({type(error).__name__}: "
+                f"{path} is not a checkpoint that this version can resume ({type(error).__name__}: "
                 f"{error}): start the run again with --overwrite"
             ) from error
 

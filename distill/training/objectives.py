@@ -1,4 +1,4 @@
-"""Objectives: from a batch to this process's share of its mean loss."""
+"""Objectives: map a batch to this process's share of its mean loss."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Distillation(Objective):
 
     def begin_step(self, batch: Batch) -> None:
         """Show the loss the targets to come."""
-        # The cache may hold half precision; a loss is computed in float32 whatever the forward pass runs in.
+        # The cache may hold half precision; losses are computed in float32 at any precision of the model.
         self.module.begin_step(batch.targets.float(), batch.rows)
 
     def loss(self, vectors: Tensor, batch: Batch, share: Share) -> Tensor:
@@ -180,7 +180,7 @@ class Contrast(Objective):
 
 
 def no_negatives(anchors: Tensor, positives: Tensor, candidates: Tensor) -> Tensor:
-    """Return the candidates that are no negatives of an anchor, bool of shape (B, C).
+    """Return the candidates that are not negatives of an anchor, bool of shape (B, C).
 
     Those are the texts equal to the anchor or to a positive of it, its own positive in the row excepted.
 

@@ -90,7 +90,7 @@ def open_cache(
 
 
 def refuse_missing_cache(cache: str) -> None:
-    """Raise ``MissingInputError`` where ``cache`` is no folder and no remote; it names the remotes."""
+    """Raise ``MissingInputError`` where ``cache`` is neither a folder nor a remote; it names the remotes."""
     if Path(cache).expanduser().exists() or _is_remote(cache):
         return
     from embedcache.share.location import list_remotes

@@ -141,7 +141,7 @@ def refuse_test_file(path: Path, option: str = "evaluation.data", chosen: str = 
         option: the setting that names it, for the message.
         chosen: what is to be chosen on it.
     """
-    # A word that begins with "test", not any that holds it: latest_dev.tsv is no test set.
+    # A word that begins with "test", not any that holds it: latest_dev.tsv is not a test set.
     if re.search(r"(?<![a-z])test", path.name.lower()):
         raise ConfigError(
             f"{path.name} looks like a test set; {chosen} chosen on it makes the test score worthless. "

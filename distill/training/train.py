@@ -1,4 +1,4 @@
-"""Training of a student: one way for teacher vectors, triples, pairs, sentences and labels."""
+"""Training of a student on teacher vectors, triples, pairs, sentences or labels."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Run:
 
     @property
     def result(self) -> TrainResult:
-        """How training ended."""
+        """The result of the training."""
         if self.record.result is None:
             raise ValueError(f"the run {self.folder} is not finished")
         return self.record.result

@@ -198,7 +198,7 @@ class Trainer:
         raise error or RemoteError(messages[0])
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Go on from where a checkpoint was written.
+        """Resume from a checkpoint.
 
         Raises:
             CheckpointError: if it is of another student, loss or number of processes.

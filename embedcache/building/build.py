@@ -110,7 +110,7 @@ def build(
         ContractMismatchError: if the cache has the teacher's name with another contract; it names the field.
         NonFiniteVectorError: if the teacher returns NaN or infinity; it names the row.
         CorruptCacheError: if something needed in the cache is damaged.
-        StorageError: if the cache cannot be written; the same call goes on from there.
+        StorageError: if the cache cannot be written; the same call continues from there.
         RemoteError: if the remote cannot be read, or its vectors are not the teacher's.
     """
     started = time.perf_counter()

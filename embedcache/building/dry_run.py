@@ -1,4 +1,4 @@
-"""Dry run of a build: what it would encode, and how large and how long that gets.
+"""Dry run of a build: the rows it would encode, and estimates of their size and time.
 
 The sources are read into a temporary cache, unless the cache has them unchanged; nothing is written into the
 cache. The teacher runs for a second or two on a sample of the missing texts. Of a served teacher,

@@ -103,7 +103,7 @@ class BuildResult:
         quantized: mean and worst cosine of a quantized teacher's vectors to those of the whole model, over
             texts of the corpus; None where nothing was encoded.
         estimate: cost, of a dry run where texts are missing.
-        dry_run: whether nothing was written.
+        dry_run: True if nothing was written.
     """
 
     corpus: str

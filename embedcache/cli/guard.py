@@ -64,7 +64,7 @@ def guarded(
             advice = (isinstance(stop, KeyboardInterrupt) and str(stop)) or "run the same command again"
             # The terminal's ^C stands on the line; click has ended it for an Abort.
             line = "" if isinstance(error, click.Abort) else "\n"
-            message = f"{line}{name}: interrupted; whatever was stored is whole, {advice}"
+            message = f"{line}{name}: interrupted; everything stored is intact, {advice}"
             code = INTERRUPTED
         elif message is None:
             raise

@@ -193,7 +193,7 @@ def gc_command(remote: str, dry_run: bool, as_json: bool) -> None:
 @remote_command.command("drop")
 @click.argument("remote")
 @click.argument("manifests", nargs=-1, required=True, metavar="DIGITS...")
-@flag("--now", "Delete its objects at once; safe only while nobody pushes.")
+@flag("--now", "Delete its objects at once; safe only while no push is running.")
 @json_option
 def drop_command(remote: str, manifests: tuple[str, ...], now: bool, as_json: bool) -> None:
     """Take back the pushes to REMOTE whose manifests begin with DIGITS."""

@@ -1,4 +1,4 @@
-"""Codecs: how vectors are stored in a shard, and what that loses."""
+"""Codecs: encodings of the vectors in a shard, and their loss."""
 
 from embedcache.codecs import pq
 from embedcache.codecs.base import Codec, Stored, Vectors, measure

@@ -1,4 +1,4 @@
-"""Codecs: float32 vectors to stored rows and back, each row by itself; and what that loses."""
+"""Codecs: float32 vectors to stored rows and back, each row by itself; and the loss of that."""
 
 from __future__ import annotations
 

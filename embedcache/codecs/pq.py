@@ -169,7 +169,7 @@ def load(folder: Path, sha256: str) -> PQCodec:
     path = folder / f"{sha256}.npy"
     try:
         if not re.fullmatch(r"[0-9a-f]{64}", sha256):
-            raise ValueError("its name is no sha256")
+            raise ValueError("its name is not a sha256")
         data = read_regular(path, _MOST_BYTES)
         header = _HEADER.match(data)
         if hashlib.sha256(data).hexdigest() != sha256 or header is None:

@@ -61,7 +61,7 @@ class CopyResult:
         corpora: name of each of its corpora -> rows.
         teachers: its teachers.
         conflicts: conflicts of vectors.
-        is_dry_run: whether nothing was written.
+        is_dry_run: True if nothing was written.
     """
 
     target: str

@@ -184,7 +184,7 @@ def _read(path: Path, version: int, parse: Callable[[dict[str, Any]], T]) -> T:
         value = read_sealed_json(path)
         found = value.pop("version")
         if type(found) is not int:
-            raise ValueError("its version is no number")
+            raise ValueError("its version is not a number")
         if found == version:
             return parse(value)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -235,8 +235,8 @@ def text_of_row(
 
     Args:
         row: the row.
-        pairs: whether a second text was asked for; both become one text.
-        with_id, with_label: whether an id and a label were asked for, and must be usable.
+        pairs: True if a second text was asked for; both become one text.
+        with_id, with_label: True if an id and a label were asked for, and must be usable.
     """
     text, id_, label = row[1:4]
     problem = (

@@ -31,7 +31,7 @@ class MemoryRows:
 
     Attributes:
         read: gives a ``pyarrow.RecordBatchReader``, or an iterable of strings or of mappings.
-        once: whether they can be read only once.
+        once: True if they can be read only once.
     """
 
     read: Callable[[], Any]
@@ -144,14 +144,14 @@ def memory_rows(data: object) -> MemoryRows:
     """Return ``data`` as a source.
 
     Raises:
-        InputError: if it is no sequence of strings or dictionaries and no table, or empty.
+        InputError: if it is neither a sequence of strings or dictionaries nor a table, or empty.
     """
     kind = type(data).__name__
     if hasattr(data, "__arrow_c_stream__"):
         return MemoryRows(lambda: _reader(data), once=kind == "RecordBatchReader")
     # Iterating a mapping or a data frame gives names of columns, an open file gives lines with their endings.
     if isinstance(data, (Mapping, bytes, bytearray)) or hasattr(data, "columns") or hasattr(data, "read"):
-        raise InputError(f"a {kind} is no list of rows: {_EXPECTED}")
+        raise InputError(f"a {kind} is not a list of rows: {_EXPECTED}")
     if not isinstance(data, Iterable):
         raise InputError(f"a {kind} cannot be a source: {_EXPECTED}")
     rows = iter(data)
@@ -197,7 +197,7 @@ def format_of(source: Source, given: str | None = None) -> str:
     """Return the format of ``source``: ``given``, or that of its ending; plain text where there is none.
 
     Raises:
-        InputError: ``given`` is no format, or the ending is not known.
+        InputError: ``given`` is not a format, or the ending is not known.
     """
     if given is not None and given not in FORMATS:
         raise InputError(f"unknown format {given!r}; expected one of {', '.join(FORMATS)}")

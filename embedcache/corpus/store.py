@@ -1,4 +1,4 @@
-"""Storing a corpus: its parts first, its description last, so that it is there as a whole or not at all.
+"""Storing a corpus: its parts first, its description last, so that it appears whole or not at all.
 
 Parts are named by their bytes and are a function of the rows. That makes a build safe to kill (the same
 command finds the parts it had written), safe to run twice at once (both write the same files), and cheap to
@@ -43,14 +43,14 @@ def store_corpus(
     """Read ``batches`` into ``corpora/<name>``.
 
     At any instant the old corpus or the new one is there under its name. Killed or out of disk, what is
-    written stays and the same call goes on from it.
+    written stays and the same call continues from it.
 
     Args:
         corpora: the cache's folder of corpora.
         name: the corpus's name.
         batches: the rows, in order.
         report: counts of the rows that the reader skipped; complete once ``batches`` is exhausted.
-        replace: whether a corpus of the same name with other rows may be replaced.
+        replace: replace a corpus of the same name with other rows.
 
     Returns:
         The corpus, and whether it was already there with the same rows.

@@ -1,4 +1,4 @@
-"""Subset of a corpus: some of its rows, with its views cut to the same rows, as a corpus of its own."""
+"""Subset of a corpus: some of its rows, with its views cut to the same rows, as a separate corpus."""
 
 from __future__ import annotations
 

@@ -55,14 +55,14 @@ def store_view(
 ) -> tuple[View, bool]:
     """Make a view of ``corpus``, unless it is there.
 
-    Killed or out of disk, what is written stays, and the same call goes on from it.
+    Killed or out of disk, what is written stays, and the same call continues from it.
 
     Args:
         corpus: the corpus.
         recipe: recipe of the texts.
         make: makes them.
-        replace: whether a view of the same name by another recipe may be replaced.
-        keep_drafts: whether every chunk is kept at once, because making it again would take long.
+        replace: replace a view of the same name by another recipe.
+        keep_drafts: keep every chunk at once, because making it again would take long.
         progress: receives the rows made.
 
     Returns:

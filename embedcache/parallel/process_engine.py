@@ -1,4 +1,4 @@
-"""Engine of one machine: a process a device."""
+"""Engine of one machine: one process per device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engine of many machines: actors of a Ray cluster, one a GPU, or one a machine without GPUs."""
+"""Engine of many machines: actors of a Ray cluster, one per GPU, or one per machine without GPUs."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Windows:
         shard_rows: rows per shard.
 
     Attributes:
-        left: rows that no worker has.
+        left: rows not handed out to a worker.
     """
 
     def __init__(self, texts: Corpus, missing: Sequence[MissingRows], shard_rows: int) -> None:
@@ -76,8 +76,8 @@ class Windows:
 
         Args:
             rows: rows that it should have. It has at least a shard, but at most half of a worker's share of
-                what is left: some rows take longer than others.
-            workers: workers that share what is left.
+                the remaining rows, because some rows take longer than others.
+            workers: workers that share the remaining rows.
         """
         if self._returned:
             window = self._returned.popleft()

@@ -1,4 +1,4 @@
-"""Worker: a teacher in a process of its own that encodes windows and commits their shards itself."""
+"""Worker: a teacher in a separate process that encodes windows and commits their shards itself."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Worker:
     Raises:
         ContractMismatchError: if the teacher found here is not the build's.
         TeacherError, InputError: if it cannot be loaded.
-        InputError: if this machine does not see the cache, and there is no remote.
+        InputError: if this machine does not see the cache, and no remote was given.
     """
 
     def __init__(self, setup: WorkerSetup) -> None:

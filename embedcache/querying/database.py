@@ -111,7 +111,7 @@ def select_rows(
                 f"where {where!r}: {found[0]} gives other rows every time; "
                 "for a tenth of the rows use hash(key) % 10 = 0"
             )
-        with _explained(f"where {where!r} is no condition on rows with {', '.join(rows.columns)}"):
+        with _explained(f"where {where!r} is not a condition on rows with {', '.join(rows.columns)}"):
             kinds = [str(kind) for kind in rows.select(where).types]
             if kinds != ["BOOLEAN"]:
                 raise InputError(f"where {where!r} gives {', '.join(kinds)}, expected true or false")

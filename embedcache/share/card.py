@@ -15,7 +15,7 @@ _MOST_BYTES = 1 << 20
 
 
 def write_card(target: Remote) -> None:
-    """Write the dataset card of a remote on the hub, unless somebody has written another."""
+    """Write the dataset card of a remote on the hub, unless a user has written another."""
     if target.hub is None:
         return
     before = target.read(CARD, _MOST_BYTES)
@@ -26,12 +26,12 @@ def write_card(target: Remote) -> None:
 
 
 def dataset_card(url: str, manifests: Sequence[Manifest], before: str | None) -> str | None:
-    """Return the dataset card of a remote; None where somebody has written another.
+    """Return the dataset card of a remote; None where a user has written another.
 
     Args:
         url: the remote.
         manifests: those of all pushes, oldest first.
-        before: the card that is there; None for none.
+        before: the current card; None if there is none.
     """
     if before is not None and _NOTE not in before:
         return None

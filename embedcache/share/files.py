@@ -1,4 +1,4 @@
-"""The files of a cache that are shared, and the selection of them that a push or a pull is asked for."""
+"""Shared files of a cache, and the selection of them for a push or a pull."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Selection:
     Attributes:
         teachers: names, or beginnings of contract ids; none: all.
         corpora: ``NAME`` or ``NAME@DIGEST``; none: all.
-        text: whether corpora are included.
+        text: True if corpora are included.
         where: of a pull, an SQL condition that chooses rows of the one corpus.
-        vectors: of a pull, whether shards are included.
+        vectors: of a pull, True if shards are included.
     """
 
     teachers: Sequence[str] = ()

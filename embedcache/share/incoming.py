@@ -1,4 +1,4 @@
-"""Quarantine of what comes from a remote: ``derived/incoming``, laid out as a cache.
+"""Quarantine of files from a remote: ``derived/incoming``, laid out as a cache.
 
 Files are downloaded there, checked, compared with the teacher, and only then moved into the cache.
 """

@@ -38,7 +38,7 @@ def checked_url(text: str) -> str:
     if not colon:
         if not text.strip() or "\0" in text or text.partition(":")[0] in ("file", *SCHEMES):
             raise InputError(
-                f"{text[:80]!r} is no remote: give a folder, or a URL such as s3://BUCKET/FOLDER."
+                f"{text[:80]!r} is not a remote: give a folder, or a URL such as s3://BUCKET/FOLDER."
             )
         return str(Path(text).expanduser().absolute())
     if scheme not in SCHEMES:

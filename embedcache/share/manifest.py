@@ -165,7 +165,7 @@ def parse_manifest(name: str, data: bytes) -> Manifest:
     """Return the manifest in ``data``, trusting nothing in it.
 
     Raises:
-        ValueError: if it has another digest than its name, or lists something that is no file of a cache.
+        ValueError: if it has another digest than its name, or lists anything but files of a cache.
     """
     if hashlib.sha256(data).hexdigest() != digest_in(name):
         raise ValueError("its content has another digest than its name")
@@ -285,7 +285,7 @@ def read_manifests(
         names: their names; default: all.
 
     Raises:
-        RemoteError: if one cannot be read, is damaged or too large, or lists what is no file of a cache.
+        RemoteError: if one cannot be read, is damaged or too large, or lists anything but files of a cache.
     """
     copies = None if cache is None else cache.derived_folder / "remotes" / remote.id
     every = manifest_names(remote) if names is None else list(names)

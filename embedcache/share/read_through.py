@@ -51,7 +51,7 @@ class ReadThrough:
 
     Args:
         options: name or URL, or that with limits.
-        may_be_empty: whether something is pushed to it during the build.
+        may_be_empty: True if something is pushed to it during the build.
 
     Attributes:
         verdicts: comparisons of the vectors that came with the live teacher's.
@@ -76,7 +76,7 @@ class ReadThrough:
 
     @property
     def needs_signature(self) -> bool:
-        """Whether only signed manifests count."""
+        """True if only signed manifests count."""
         return self._options.require_signature is not None
 
     @property

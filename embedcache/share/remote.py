@@ -62,7 +62,7 @@ class Remote:
 
     Args:
         remote: name or URL.
-        to_write: whether files will be written or deleted.
+        to_write: True if files will be written or deleted.
 
     Raises:
         InputError: if the name or the URL cannot be used, or it is read-only and ``to_write`` is set.
@@ -86,7 +86,7 @@ class Remote:
         """Read the marker and return this remote.
 
         Raises:
-            RemoteError: if it cannot be reached, is no remote, or has another version.
+            RemoteError: if it cannot be reached, is not a remote, or has another version.
         """
         data = self.read(REMOTE_MARKER, 4096)
         if data is None:

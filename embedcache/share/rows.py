@@ -1,4 +1,4 @@
-"""Finding rows on a remote: one list of keys a shard, kept in ``derived/remotes/keys``."""
+"""Finding rows on a remote: one list of keys per shard, kept in ``derived/remotes/keys``."""
 
 from __future__ import annotations
 

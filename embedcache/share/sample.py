@@ -1,4 +1,4 @@
-"""Comparison of a remote's vectors with the live teacher and with one's own, before they are admitted."""
+"""Comparison of a remote's vectors with the live teacher and with local ones, before they are admitted."""
 
 from __future__ import annotations
 

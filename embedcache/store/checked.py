@@ -1,4 +1,4 @@
-"""Note of files whose digest was taken on this machine, so that each is read once and not at every opening.
+"""Note of files whose digest was taken on this machine, so that each file is read only once.
 
 A file counts as checked while its inode and change time are those noted. No user can set these, so a note
 that came along with a foreign cache vouches for nothing.

@@ -1,4 +1,4 @@
-"""Shards inside one LMDB file: one file on disk, one transaction a shard, many writers on one machine.
+"""Shards inside one LMDB file: one file on disk, one transaction per shard, many writers on one machine.
 
 liblmdb trusts the file it maps, and a damaged one can end the process. So a file is first walked by the
 offline verifier of the Python binding, which never hands it to the library.
@@ -73,7 +73,7 @@ class OpenLmdb:
 
     Args:
         path: the file.
-        writable: whether this process may write to it; it is created if it is missing.
+        writable: True if this process may write to it; it is created if it is missing.
     """
 
     def __init__(self, path: Path, *, writable: bool) -> None:
@@ -161,7 +161,7 @@ def check_structure(path: Path) -> None:
             return
         # What was read while another process was writing proves nothing.
         if attempt and before == file_state(path):
-            raise CorruptCacheError(f"{path} is no sound LMDB file ({problems[0]}): {_REMEDY}")
+            raise CorruptCacheError(f"{path} is not a sound LMDB file ({problems[0]}): {_REMEDY}")
         time.sleep(0.05)
     raise StorageError(f"{path} is being written to all the time and cannot be checked: try again later")
 
@@ -189,7 +189,7 @@ class LmdbShards(ShardContainer):
 
     @property
     def is_there(self) -> bool:
-        """Whether the file exists; it may hold no shards."""
+        """True if the file exists; it may hold no shards."""
         # Killed while it creates the file, LMDB leaves an empty one.
         return self.file.exists() and self.file.stat().st_size > 0
 

@@ -170,7 +170,7 @@ def open_shard(data: pa.Buffer, name: str, where: str, find_codec: FindCodec) ->
     Its digest is not taken here, which would read every byte.
 
     Raises:
-        CorruptCacheError: if the bytes are no shard, or its header and its columns disagree; also what
+        CorruptCacheError: if the bytes are not a shard, or its header and its columns disagree; also what
             ``find_codec`` raises.
         CacheFormatError: if another version of embedcache wrote it.
     """

@@ -147,7 +147,7 @@ class ShardStore:
 
     @property
     def is_current(self) -> bool:
-        """Whether the shards are still those in the container."""
+        """True if the shards are still those in the container."""
         return self._table.keys() == set(self.container.names())
 
     @property

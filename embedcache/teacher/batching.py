@@ -36,8 +36,8 @@ class EncodeCounts:
 def token_budget_batches(lengths: NDArray[np.int64], batch_tokens: int) -> list[NDArray[np.int64]]:
     """Split rows into batches of like length, at most ``batch_tokens`` tokens each, padding counted.
 
-    Longest first, so a batch too large for the memory shows at once. A row longer than the budget gets a
-    batch of its own. The result depends on the lengths alone, never on timing.
+    Longest first, so a batch too large for the memory shows at once. A row longer than the budget is a
+    batch by itself. The result depends on the lengths alone, never on timing.
 
     Args:
         lengths: tokens of each row, shape (n,).

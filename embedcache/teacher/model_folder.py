@@ -164,7 +164,7 @@ def _tensors(path: Path) -> dict[str, torch.Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        # Files from before PyTorch 1.6 are no zip archives and cannot be mapped.
+        # Files from before PyTorch 1.6 are not zip archives and cannot be mapped.
         mmap = zipfile.is_zipfile(path)
         state: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
         if isinstance(state, dict) and all(isinstance(one, torch.Tensor) for one in state.values()):

@@ -45,7 +45,7 @@ def load_model(
         trust_remote_code: run code that comes with the model.
 
     Raises:
-        TeacherError: if the model is damaged, needs code of its own, lacks weights for its configuration, or
+        TeacherError: if the model is damaged, needs its own code, lacks weights for its configuration, or
             has no pooling to replace.
     """
     from sentence_transformers import SentenceTransformer
@@ -74,7 +74,7 @@ def _refuse_foreign_code(folder: Path, transformer: Path) -> None:
         foreign.append("config.json auto_map")
     if foreign:
         raise TeacherError(
-            f"{folder} needs code of its own ({', '.join(foreign)}); nothing was run. "
+            f"{folder} needs its own code ({', '.join(foreign)}); none of it was run. "
             "If you trust its authors, add trust_remote_code"
         )
 

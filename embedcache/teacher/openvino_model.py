@@ -176,5 +176,5 @@ def _quantized(graph: Any) -> Any:
     import nncf
 
     nncf.set_log_level(logging.ERROR)
-    with redirect_stdout(StringIO()):  # NNCF shows a bar of its own
+    with redirect_stdout(StringIO()):  # NNCF prints a progress bar
         return nncf.compress_weights(graph, mode=nncf.CompressWeightsMode.INT8_SYM)

@@ -1,7 +1,7 @@
 """Options of a teacher, and of encoding with it.
 
-A model has several outputs: sentence vectors, and logits of the classifier in its folder. Each has a contract
-of its own; a cache stores logits as vectors of one more teacher, ``NAME.logits``.
+A model has several outputs: sentence vectors, and logits of the classifier in its folder. Each has its own
+contract; a cache stores logits as vectors of one more teacher, ``NAME.logits``.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def parse_server(spec: str) -> Server:
     """Parse ``openai:MODEL[@URL]``; default URL: that of OpenAI.
 
     Raises:
-        TeacherError: if there is no model, or the URL is none that can be recorded.
+        TeacherError: if the model is missing, or the URL cannot be recorded.
     """
     found = _SERVED.fullmatch(spec)
     # A model's own name may begin with '@', which is no reason to send texts to the default server.

@@ -257,7 +257,7 @@ class ServedEncoder(TextEncoder):
 
     @property
     def provenance(self) -> dict[str, object]:
-        """How vectors were computed; recorded with every shard."""
+        """Provenance of the vectors, recorded with every shard."""
         return {"compute_dtype": SERVED, "device": SERVED}
 
     def lengths(self, texts: Sequence[str]) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Base of encoders: windows of texts worked ahead in batches, results in order.
+"""Base of encoders: texts are processed ahead in batches, and results come in order.
 
 While one window is being encoded, the next is prepared and the one before is written by the caller.
 """

@@ -125,7 +125,7 @@ class TokenTable:
                 parts = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
             tokens: Any = parsed_json(parts["tokens"].tobytes())
             if not all(isinstance(token, str) for token in tokens):
-                raise ValueError("its tokens are no texts")
+                raise ValueError("its tokens are not texts")
             numbers: Any = {field: parts[name] for name, field in _FIELD_OF.items() if name in parts}
             eps = float(metadata["norm_eps"]) if "norm_eps" in metadata else None
             table = cls(tokens=tuple(tokens), norm_eps=eps, **numbers)

@@ -1,4 +1,4 @@
-"""Checks of single files, in one table: kind of file, how it is checked, what mends it."""
+"""Checks of single files, in one table: kind of file, check and remedy."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class FileChecks:
     def _check_shard(
         self, data: pa.Buffer, name: str, file: Path, path: str, contract_id: str
     ) -> list[Finding]:
-        """Check a shard in ``file``, and keep what is known of it."""
+        """Check a shard in ``file``, and keep its facts for the checks between files."""
         folder = self.folder / "teachers" / contract_id / "codebooks"
 
         def find_codec(codec: str, codebook: str | None) -> Codec:
@@ -241,7 +241,7 @@ def damage(path: str, what: str, kind: Kind | None = None) -> Finding:
 
 
 def note(path: str, what: str, fix: str) -> Finding:
-    """Return a finding that is no damage."""
+    """Return a finding that is not damage."""
     return Finding(printable(path), entry_at(path).kind.value, what, fix, is_damage=False)
 
 

@@ -93,7 +93,7 @@ class Verifier:
         self.entries = list_files(self.folder)
         if not any(entry.kind is Kind.MARKER or entry.corpus or entry.teacher for entry in self.entries):
             raise CacheFormatError(
-                f"{self.folder} is no cache: it has no cache.json, no corpora and no teachers"
+                f"{self.folder} is not a cache: it has no cache.json, no corpora and no teachers"
             )
         self.progress = progress
         self.checks = FileChecks(self.folder, progress)
@@ -199,18 +199,18 @@ class Verifier:
         folder, contract = f"teachers/{contract_id}", self.contract(contract_id)
         lmdb = f"{folder}/vectors.mdb"
         # An empty LMDB file was made by a build that was killed at once.
-        there = {
+        kinds = {
             one.kind
             for one in self.entries
             if one.teacher == contract_id and (one.size or one.kind is not Kind.STORE)
         }
-        has_map = contract is None or not is_derived(contract) or Kind.PROJECTION in there
-        is_named = Kind.NAME in there or not there & {Kind.SHARD, Kind.STORE}
+        has_map = contract is None or not is_derived(contract) or Kind.PROJECTION in kinds
+        is_named = Kind.NAME in kinds or not kinds & {Kind.SHARD, Kind.STORE}
         for is_right, path, what in (
-            (Kind.CONTRACT in there, f"{folder}/contract.json", MISSING),
+            (Kind.CONTRACT in kinds, f"{folder}/contract.json", MISSING),
             (is_named, f"{folder}/names/NAME.json", "the teacher has no name to be found by"),
-            (not there >= {Kind.SHARD, Kind.STORE}, lmdb, "there are shards in shards/ as well"),
-            (Kind.SEAL not in there or lmdb in self._paths, lmdb, "it is missing, and its seal is there"),
+            (not kinds >= {Kind.SHARD, Kind.STORE}, lmdb, "there are shards in shards/ as well"),
+            (Kind.SEAL not in kinds or lmdb in self._paths, lmdb, "it is missing, and its seal is there"),
             (has_map, f"{folder}/{PROJECTION}", MISSING),
         ):
             if not is_right:

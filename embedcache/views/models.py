@@ -233,7 +233,7 @@ def _longest(model: Any, tokenizer: Any, *, unused: int = 0) -> int:
 
 
 def _whole_words(tokenizer: Any, size: int) -> list[str | None]:
-    """Return the word that each number of the vocabulary is, None where it is no whole word."""
+    """Return the word that each number of the vocabulary is, None where it is not a whole word."""
     tokens = [str(token or "") for token in tokenizer.convert_ids_to_tokens(range(min(size, len(tokenizer))))]
     begins = any(token.startswith(_BEGINS) for token in tokens)
     special = set(tokenizer.all_special_ids)

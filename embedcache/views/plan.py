@@ -1,4 +1,4 @@
-"""Views that a user asks for: their options, and what they need to be made."""
+"""Views that a user asks for: their options and requirements."""
 
 from __future__ import annotations
 

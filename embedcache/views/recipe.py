@@ -69,7 +69,7 @@ class Kind:
         summary: what it does, in one line.
         example: how it is typed.
         arguments: name -> default of each argument; None where it must be given.
-        random: whether it draws from a seed, so that several samples of it differ.
+        random: True if it draws from a seed, so that several samples of it differ.
         models: the roles of the models it runs, for ``{}`` its language.
     """
 
@@ -242,7 +242,7 @@ def _parameters(spec: str, kind: str, rest: str | None) -> dict[str, Parameter]:
             name, value = next(iter(defaults), ""), piece
         if name not in defaults or name in given:
             raise InputError(
-                f"view {spec!r}: {piece!r} is no argument; {kind} takes {', '.join(defaults) or 'none'}"
+                f"view {spec!r}: {piece!r} is not an argument; {kind} takes {', '.join(defaults) or 'none'}"
             )
         given[name] = value
     try:

@@ -213,7 +213,7 @@ def test_what_the_base_lacks_is_refused_before_anything_is_written(cache):
     projected, more = cache.teacher("base.projected"), cache.corpus("more")
     with pytest.raises(MissingVectorsError, match="30 of 40 texts"):
         extend(cache, projected, more)
-    with pytest.raises(InputError, match="no projection"):
+    with pytest.raises(InputError, match="not a projection"):
         extend(cache, cache.teacher("base"), more)
     with pytest.raises(InputError, match="output is 'projection'"):
         projection_contract(projected.contract, np.eye(5, dtype=np.float32))

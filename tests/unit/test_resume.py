@@ -271,7 +271,7 @@ def test_a_damaged_checkpoint_is_refused(views_cache, tmp_path, damage):
     folder = interrupted(views_cache, tmp_path / "run", 3, **CKD, checkpoint_every=1)
     path = folder / CHECKPOINT
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(CheckpointError, match=r"no checkpoint that this distill can go on from.*--overwrite"):
+    with pytest.raises(CheckpointError, match=r"not a checkpoint that this version can resume.*--overwrite"):
         resume(folder)
     assert path.exists()
 

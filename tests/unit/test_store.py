@@ -204,7 +204,7 @@ def test_an_empty_file_of_a_killed_writer_is_no_damage_and_a_torn_one_is(tmp_pat
     assert len(open_store(tmp_path, kind="lmdb")) == 1
     (tmp_path / "torn").mkdir()
     (tmp_path / "torn" / "vectors.mdb").write_bytes(b"\0" * 100)
-    with pytest.raises(CorruptCacheError, match="no sound LMDB file"):
+    with pytest.raises(CorruptCacheError, match="not a sound LMDB file"):
         open_store(tmp_path / "torn", kind="lmdb")
 
 
