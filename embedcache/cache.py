@@ -345,8 +345,8 @@ class Cache:
             InputError: if there is no such teacher, corpus or view.
             MissingVectorsError: while it is read, at a row without a vector.
         """
-        texts, store = self.corpus(corpus), self.store(self.teacher(teacher).contract)
-        return Scan(texts.view(view) if view else texts, store, inside(self.folder, "derived", "datasets"))
+        texts = self.corpus(corpus)
+        return Scan(texts.view(view) if view else texts, self.store(self.teacher(teacher).contract))
 
     def query(self, sql: str, **options: Any) -> Any:
         """Run one SELECT over the cache; see ``embedcache.query``."""

@@ -24,7 +24,6 @@ from embedcache.fsio import TEMPORARY_PREFIX, explain_os_error, read_sealed_json
 from embedcache.inventory import QUARANTINE
 from embedcache.keys import KeyIndex
 from embedcache.reuse import shard_places
-from embedcache.scan import dataset_name
 from embedcache.store import LmdbShards, Shard, ShardStore
 from embedcache.views.recipe import is_view_name
 
@@ -134,12 +133,6 @@ def _derived_candidates(cache: Cache) -> Iterator[tuple[Path, str]]:
             digest = None
         if digest not in digests:
             yield folder, "token arrays of a removed corpus"
-    if datasets := list((cache.derived_folder / "datasets").glob("[!.]*.arrow")):
-        stores = [cache.store(contract) for contract in {teacher.contract for teacher in cache.teachers()}]
-        current = {dataset_name(texts, store) for texts in _all_texts(cache) for store in stores}
-        for path in datasets:
-            if path.name not in current:
-                yield path, "dataset of other rows or vectors"
     yield cache.derived_folder / "incoming", "downloads of a stopped pull"
     yield cache.derived_folder / "remotes", "copies of remote manifests"
 

@@ -12,7 +12,7 @@ import numpy as np
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.part import ORIGINAL, key_view
 from embedcache.errors import MissingVectorsError
-from embedcache.fsio import commit, temporary_sibling
+from embedcache.folders import folder_that_appears
 from embedcache.lazy import load_extra
 from embedcache.store import ShardStore
 
@@ -34,13 +34,12 @@ class Scan:
     Args:
         texts: the corpus or view.
         store: the vectors.
-        datasets: folder of the files that ``to_dataset`` writes by default.
 
     Attributes:
         schema: Arrow schema of the batches.
     """
 
-    def __init__(self, texts: Corpus, store: ShardStore, datasets: Path) -> None:
+    def __init__(self, texts: Corpus, store: ShardStore) -> None:
         import pyarrow as pa
 
         columns = {name: column.type for name, column in texts.info.columns.items()}
@@ -48,7 +47,7 @@ class Scan:
         fields = [(names[name], pa.type_for_alias(columns[name])) for name in names if name in columns]
         vectors = pa.list_(pa.float32(), store.contract.dimension)
         self.schema: pa.Schema = pa.schema([*fields, ("vector", vectors)])
-        self._texts, self._store, self._datasets = texts, store, datasets
+        self._texts, self._store = texts, store
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Yield the batches."""
@@ -85,14 +84,14 @@ class Scan:
         load_extra("pandas", _EXTRA)
         return self.read_all().to_pandas()
 
-    def to_dataset(self, folder: str | Path | None = None) -> Any:
+    def to_dataset(self, folder: str | Path) -> Any:
         """Return all rows as a ``datasets.Dataset`` that is mapped from a file, not held in memory.
 
-        The file is Arrow IPC, four bytes a component, and is written once: its name has a digest of the rows
-        and of the shards. ``embedcache gc`` deletes outdated ones in the cache.
+        The file is Arrow IPC, four bytes a component. It is written once: the name of its folder has a digest
+        of the rows and the shards. What the dataset caches goes beside it.
 
         Args:
-            folder: folder of the file; default: ``derived/datasets`` in the cache.
+            folder: folder of datasets, created where missing.
 
         Raises:
             MissingExtraError: if datasets is not installed.
@@ -101,21 +100,16 @@ class Scan:
         import pyarrow as pa
 
         datasets = load_extra("datasets", _EXTRA)
-        place = self._datasets if folder is None else Path(folder).expanduser()
-        target = place / dataset_name(self._texts, self._store)
-        if not target.exists():
-            with temporary_sibling(target) as temporary:
-                with pa.ipc.new_stream(str(temporary), self.schema) as writer:
-                    for batch in self:
-                        writer.write_batch(batch)
-                commit(temporary, target)
-        return datasets.Dataset.from_file(str(target))
-
-
-def dataset_name(texts: Corpus, store: ShardStore) -> str:
-    """Return the name of the file that ``Scan.to_dataset`` writes."""
-    digest = hashlib.sha256(f"{texts.info.digest}-{store.state}".encode()).hexdigest()
-    return f"{texts.name}-{digest[:32]}.arrow"
+        digest = hashlib.sha256(f"{self._texts.info.digest}-{self._store.state}".encode()).hexdigest()
+        own = Path(folder).expanduser() / f"{self._texts.name}-{digest[:32]}"
+        if not (own / "rows.arrow").exists():
+            with (
+                folder_that_appears(own, overwrite=True) as draft,
+                pa.ipc.new_stream(str(draft / "rows.arrow"), self.schema) as writer,
+            ):
+                for batch in self:
+                    writer.write_batch(batch)
+        return datasets.Dataset.from_file(str(own / "rows.arrow"))
 
 
 def _batches(texts: Corpus, store: ShardStore, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
