@@ -281,7 +281,8 @@ def _check(source: VectorSource, contract: Contract, progress: Progress) -> bool
         count += len(some.texts)
         progress.advance(len(some.texts))
     if not count:
-        raise InputError("no text has a vector: give the texts that were encoded")
+        unused = source.without_text
+        raise InputError(f"no text has a vector, {unused:,} have no text: give the texts that were encoded")
     return is_half
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedcache.cache import Cache, CachedTeacher
+from embedcache.cache_documents import IMPORTED
 from embedcache.codecs import Vectors
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
@@ -174,10 +175,15 @@ def extend(
             f"{lacking} of {missing.distinct} texts of {corpus.title} have no vector of teacher "
             f"{base.name!r}, the base of {teacher.name!r}: run 'embedcache build' for this corpus and teacher"
         )
+    facts = (fact for shard in given.shards for fact in shard.header.provenance.items())
+    provenance = {
+        "projection": base.contract.id,
+        **{name: value for name, value in facts if name == IMPORTED},
+    }
     progress.phase("project", total)
     for start in range(0, total, ROWS_A_SHARD):
         rows = places[start : start + ROWS_A_SHARD]
-        vectors, provenance = apply_projection(matrix, given.vectors(rows)), {"projection": base.contract.id}
+        vectors = apply_projection(matrix, given.vectors(rows))
         made.put(VectorBatch(keys[start : start + len(rows)], vectors, *given.seen(rows), provenance))
         progress.advance(len(rows))
     made.finish()

@@ -198,4 +198,5 @@ def _imported(result: ImportResult) -> Iterator[tuple[str, object]]:
     yield "without a vector", _some(result.without_vector, "texts: 'embedcache build' encodes them")
     yield "without a text", _some(result.without_text, "vectors, left out")
     yield "written", f"{size(result.bytes_written)} as {result.codec}" if result.bytes_written else ""
-    yield "vectors", "stated, not checked: 'embedcache doctor --deep' compares them with the model"
+    if result.imported:
+        yield "vectors", "stated, not checked: 'embedcache doctor --deep' compares them with the model"

@@ -109,7 +109,13 @@ def examine(
     sample = np.random.default_rng(seed).permutation(good)[:SAMPLE]
     progress.phase("measure geometry")
     findings += [*scanned, *judge_geometry(store, sample, seed)]
-    findings += [*find_evaluation_texts(texts, sets), *checked]
+    findings += find_evaluation_texts(texts, sets)
+    if unchecked := sum(opened.unchecked(store).values()):
+        advice = "A deep examination compares a sample of them with the live teacher."
+        findings.append(
+            Finding("imported vectors", f"{unchecked:,} stated, not checked", unchecked, "look", advice)
+        )
+    findings += checked
     losses: list[CodecLoss] = []
     if codecs and len(sample) >= LEAST_SAMPLE:
         progress.phase("compare codecs")

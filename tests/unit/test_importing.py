@@ -28,6 +28,7 @@ from embedcache.errors import ContractMismatchError, InputError
 from embedcache.fsio import spelled_json
 from embedcache.importing import ImportResult, contract_in
 from embedcache.live import Computing
+from embedcache.projection import extend, write_derived
 from embedcache.teacher.load import Teacher
 from embedcache.testing import encode_texts, example_contract, sentences
 from embedcache.verify import verify
@@ -316,8 +317,15 @@ def test_wrong_vectors_stay_stated_and_are_found(
 ) -> None:
     path = write_parquet(tmp_path / "x.parquet", TEXTS, encode_texts(loaded_teacher, TEXTS)[::-1])
     embedcache.import_vectors(path, cache=tmp_path / "c", kind="parquet", teacher=loaded_teacher)
-    assert deep(tmp_path / "c", tiny_teacher) == "bad"
-    assert "160 vectors stated" in listed(tmp_path / "c")
+    cache = Cache(tmp_path / "c")
+    assert "160 stated, not checked" in examine(cache).findings[-1].figure
+    assert deep(cache.folder, tiny_teacher) == "bad"
+    assert "160 vectors stated" in listed(cache.folder)
+    embedcache.copy([cache.folder], tmp_path / "copy", embedcache.CopyOptions(codec="int8"))
+    assert "160 vectors stated" in listed(tmp_path / "copy")
+    made = write_derived(cache, cache.teacher(), "four", np.eye(16, dtype=np.float32)[:4], "by hand")
+    extend(cache, made, cache.corpus())
+    assert sum(cache.unchecked(cache.store(made.contract)).values()) == 160
 
 
 def test_a_build_encodes_nothing_that_was_imported(
