@@ -106,7 +106,7 @@ def import_vectors(
     """Store vectors that others computed, and their texts as a corpus.
 
     That the vectors are those of the contract is stated, not checked, until a deep examination
-    (:func:`embedcache.doctor.examine`) has compared a sample of each new shard with the live model.
+    (``embedcache.doctor.examine``) has compared a sample of each new shard with the live model.
 
     Args:
         path: file or folder of the vectors.

@@ -53,7 +53,7 @@ Texts: TypeAlias = Callable[[], Iterator["str | None"]]
 
 
 def texts_of(files: Sequence[Path], read: ReadOptions) -> Iterator[str | None]:
-    """Yield a text for every row of files, None for one that a corpus skips; errors as :func:`raw_rows`."""
+    """Yield a text for every row of files, None for one that a corpus skips; errors as ``raw_rows``."""
     text_of = read.text_of
     for file in files:
         with raw_rows(file, format_of(file, read.format), read.columns()) as rows:
@@ -164,7 +164,7 @@ def find_texts(path: Path, kind: str, texts: Path | None) -> list[Path]:
 
     Args:
         path: file or folder of the vectors.
-        kind: one of :data:`KINDS`.
+        kind: one of ``KINDS``.
         texts: file of the texts that was given.
 
     Raises:
@@ -189,7 +189,7 @@ def open_vectors(
 
     Args:
         path: file or folder of the vectors.
-        kind: one of :data:`KINDS`.
+        kind: one of ``KINDS``.
         texts: their texts.
         dimension: expected width.
         column: column of the vectors in a table.

@@ -193,7 +193,7 @@ def read_corpus(
     """Read ``sources`` into the corpus ``name`` of ``cache``.
 
     Raises:
-        InputError, CorruptCacheError, StorageError: as :func:`embedcache.corpus.store.store_corpus`.
+        InputError, CorruptCacheError, StorageError: as ``embedcache.corpus.store.store_corpus``.
     """
     progress.phase("read")
     before = observe(sources)

@@ -167,7 +167,7 @@ class Remote:
         self.flush()
 
     def put(self, sha256: str, data: bytes) -> None:
-        """Send an object; :meth:`flush` makes it visible.
+        """Send an object; ``flush`` makes it visible.
 
         Raises:
             RemoteError: if it cannot be written.

@@ -49,6 +49,8 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
     assert not re.findall(r'<(?:script|link rel="stylesheet")[^>]+(?:src|href)="https?:', start)
     search = (site / "search.json").read_text(encoding="utf-8")
     assert [page for page in PAGES if f'"location":"{page}.html"' not in search] == []
+    # Docstrings are Markdown: Sphinx's roles would be shown as they are written.
+    assert re.findall(r":(?:func|class|meth|mod|attr|data):", search) == []
 
 
 @pytest.mark.parametrize(
