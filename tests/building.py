@@ -1,4 +1,4 @@
-"""The one place where shared tests call ``embedcache.build``, and what a cache holds byte for byte."""
+"""The one place where shared tests call ``embedcache.build``, and the content of a cache byte for byte."""
 
 from __future__ import annotations
 

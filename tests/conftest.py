@@ -1,4 +1,4 @@
-"""What every test may use: a tiny teacher on disk, and the flag for slow tests."""
+"""Fixtures for every test: a tiny teacher on disk, and the flag for slow tests."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def loaded_teacher(tiny_teacher: Path) -> Teacher:
 
 @pytest.fixture
 def ctrl_c() -> Iterator[None]:
-    """Let SIGINT raise a KeyboardInterrupt in this process, which whatever is tested sees.
+    """Let SIGINT raise a KeyboardInterrupt in the tested code of this process.
 
-    Shells let what they start in the background ignore it. The garbage collector swallows what is raised in a
-    callback of its own, and hypothesis has one there.
+    Programs that a shell starts in the background ignore SIGINT. The garbage collector swallows exceptions of
+    its callbacks, and hypothesis has one there.
     """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.disable()

@@ -1,4 +1,4 @@
-"""Builds in processes of their own, killed or failing at any write step, and what must come of them."""
+"""Builds in separate processes, killed or failing at any write step, and the caches they must leave."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def memory_folder() -> Iterator[Path]:
 
     A killed process loses nothing that it had handed to the system, so the disk would only slow this down.
     """
-    memory = "/dev/shm"  # noqa: S108 - a folder of its own is made below it
+    memory = "/dev/shm"  # noqa: S108 - a new folder is made below it
     place = memory if os.access(memory, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="storms-", dir=place) as folder:
         yield Path(folder)
@@ -79,10 +79,10 @@ class Order:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attempt ended.
+    """Outcome of an attempt.
 
     Attributes:
-        killed: whether it was killed before it ended by itself.
+        killed: True if it was killed before it ended by itself.
         error: class of the error it ended with; empty where it succeeded or was killed.
         message: what the error says.
         steps: the write steps it took, where it ended by itself.
@@ -97,7 +97,7 @@ class Outcome:
 
 
 class Attempt:
-    """A running build in a process of its own."""
+    """A running build in a separate process."""
 
     def __init__(self, order: Order) -> None:
         self.connection, theirs = FORKS.Pipe(duplex=False)
@@ -263,7 +263,7 @@ class Storm:
             if fault == KILL:
                 assert outcome.killed, f"nothing was killed at {step}: {outcome}"
             else:
-                # A build may go on without a derived file and beside a file that nothing names any more.
+                # A build may continue without a derived file and beside a file that nothing names any more.
                 needless = not outcome.error and (step[1].startswith("derived/") or step[0] == "remove")
                 assert needless or outcome.error == "StorageError", f"{step}: {outcome}"
                 assert "\n" not in outcome.message

@@ -1,4 +1,4 @@
-"""OpenAI-compatible server of fake vectors, in a thread, that misbehaves as told."""
+"""OpenAI-compatible server of fake vectors, in a thread, that can misbehave on request."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class EmbeddingServer:
 @contextmanager
 def embedding_server(**settings: Any) -> Iterator[EmbeddingServer]:
     """Run a server while the block runs."""
-    told, lock = EmbeddingServer(**settings), threading.Lock()
+    fake, lock = EmbeddingServer(**settings), threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -77,10 +77,10 @@ def embedding_server(**settings: Any) -> Iterator[EmbeddingServer]:
         def do_POST(self) -> None:
             request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             with lock:
-                told.requests.append(request)
-                told.headers.append({name.lower(): value for name, value in self.headers.items()})
-                status, headers, is_cut = told.statuses.pop(0) if told.statuses else (200, {}, False)
-            body = told.answer(request) if status == 200 else b'{"error": {"message": "no"}}'
+                fake.requests.append(request)
+                fake.headers.append({name.lower(): value for name, value in self.headers.items()})
+                status, headers, is_cut = fake.statuses.pop(0) if fake.statuses else (200, {}, False)
+            body = fake.answer(request) if status == 200 else b'{"error": {"message": "no"}}'
             self.send_response(status)
             for name, value in (headers | {"Content-Type": "application/json"}).items():
                 self.send_header(name, value)
@@ -90,11 +90,11 @@ def embedding_server(**settings: Any) -> Iterator[EmbeddingServer]:
             self.close_connection = is_cut
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        told.url = f"http://127.0.0.1:{server.server_port}/v1"
+        fake.url = f"http://127.0.0.1:{server.server_port}/v1"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
-            yield told
+            yield fake
         finally:
             server.shutdown()
             thread.join()

@@ -1,4 +1,4 @@
-"""Imported by the server of forks: what builds and opens caches, so that no fork has to import it."""
+"""Imports of the fork server: all that builds and opens caches, so that no fork has to import it."""
 
 import importlib
 from pathlib import Path

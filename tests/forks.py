@@ -21,7 +21,7 @@ def preload(*modules: str) -> None:
 
 
 def start(target: Callable[..., object], *arguments: object) -> BaseProcess:
-    """Start a function in a process of its own."""
+    """Start a function in a separate process."""
     before = os.environ.get("PYTHONPATH")
     # The server finds modules of tests where this process does; it does not take over sys.path.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))

@@ -1,4 +1,4 @@
-"""A model hub on the loopback device: repositories are folders, and the latest commit is what lies in them.
+"""A model hub on the loopback device: repositories are folders, and their files are the latest commit.
 
 It has no xet, so clients need ``HF_HUB_DISABLE_XET=1`` beside ``HF_ENDPOINT``, before they are imported.
 """

@@ -1,4 +1,4 @@
-"""Ports for servers that tests start: nobody else gets one before the server listens on it."""
+"""Ports for servers that tests start, reserved until the server listens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers on the loopback device that remotes lie on: S3, SFTP, Google's, Azure's, the web; a bad line."""
+"""Servers for remotes on the loopback device: S3, SFTP, Google's, Azure's, the web; and a bad line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Caches to share, remotes in folders, edits of what lies on one, and commands that can be killed."""
+"""Caches to share, remotes in folders, edits of their files, and commands that can be killed."""
 
 from __future__ import annotations
 
@@ -187,11 +187,11 @@ def make_key(folder: Path, name: str) -> tuple[Path, Path]:
     return private, public
 
 
-# Commands in processes of their own
+# Commands in separate processes
 
 
 def start(command: str, *arguments: object, **settings: object) -> BaseProcess:
-    """Start a function of ``embedcache.share`` in a process of its own.
+    """Start a function of ``embedcache.share`` in a separate process.
 
     Args:
         command: its name.

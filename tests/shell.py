@@ -12,7 +12,7 @@ from embedcache.cli.main import main
 
 
 class Outcome(NamedTuple):
-    """What a command did."""
+    """Result of a command."""
 
     code: int
     out: str
@@ -20,7 +20,7 @@ class Outcome(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """What it printed."""
+        """The JSON that it printed."""
         return json.loads(self.out)
 
 

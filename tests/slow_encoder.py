@@ -1,4 +1,4 @@
-"""Encoder for workers in processes of their own, which takes its time and may die of a text."""
+"""Slow encoder for workers in separate processes; some texts may kill its process."""
 
 from __future__ import annotations
 

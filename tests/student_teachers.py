@@ -58,7 +58,7 @@ def make_teacher(kind: str, folder: Path, pooling: str | None = "mean") -> Sente
             shape = {key: shape[key] for key in named}
         model = getattr(transformers, model_class)(getattr(transformers, name)(**shape, **settings))
         for parameter in model.parameters():
-            # Biases and the weights of LayerNorms are plain where nobody has trained them.
+            # Biases and the weights of LayerNorms are zeros and ones before training.
             if parameter.dim() == 1:
                 parameter.data += torch.randn_like(parameter) * 0.3
         model.save_pretrained(folder)

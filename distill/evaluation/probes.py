@@ -172,7 +172,7 @@ def read_transfer(data: Path) -> list[Probe]:
 
     Raises:
         NotThereError: if it holds none of them.
-        DataError: if a set cannot be read, or has nothing to tell apart.
+        DataError: if a set cannot be read, or has too few labels to separate.
     """
     probes = []
     for name, (stems, texts, parts) in _TRANSFER.items():
@@ -202,7 +202,7 @@ def read_nli(data: Path, seed: int, pairs: int) -> list[Probe]:
 
     Raises:
         NotThereError: if it holds neither.
-        DataError: if a set cannot be read, or has nothing to tell apart.
+        DataError: if a set cannot be read, or has too few labels to separate.
     """
     probes = []
     if sick := find_file(data, "sick"):

@@ -1,4 +1,4 @@
-"""The disk that is really full, and a build with a real encoder, killed a handful of times."""
+"""A disk that is really full, and a build with a real encoder, killed a few times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Storms: builds that are killed or fail again and again, each compared with one that nothing disturbed.
+"""Storms: builds that are killed or fail again and again, each compared with an undisturbed build.
 
 A short form runs always; ``--slow`` runs them in full.
 """

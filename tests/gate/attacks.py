@@ -1,4 +1,4 @@
-"""What a stranger may do to a cache, and which operations have to refuse it: one table, at the end."""
+"""Attacks of a stranger on a cache, and the operations that have to refuse each: one table, at the end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from embedcache.corpus.corpus import Corpus
 from embedcache.fsio import write_sealed_json
 from embedcache.testing import sentences
 
-# What has to be refused; whatever else is refused is refused with an error too, or gives the right answer.
+# Operations that have to refuse. The others may refuse with an error, or give the right answer.
 NOTHING: frozenset[str] = frozenset()
 ANYTHING = frozenset({"any of them"})
 OPENING = frozenset({"open", "texts", "lookup", "views", "build"})
@@ -61,7 +61,7 @@ class Attack:
         refused: operations that must end with an error; where there are none, everything must go well.
         kind: of the cache.
         word: what the messages have in common.
-        damage: whether verify calls the cache damaged; None leaves that open.
+        damage: True if verify calls the cache damaged; None leaves that open.
     """
 
     do: Callable[[Path], object]
@@ -450,7 +450,7 @@ ATTACKS = {
     **{f"codebook, {name}": Attack(codebook(data), VECTORS, "pq") for name, data in CODEBOOKS.items()},
     "codebook of objects": Attack(pickled_codebook, VECTORS, "pq"),
     # LMDB
-    "values that are no shards": Attack(
+    "values other than shards": Attack(
         put((b"../../x", b"1"), (b"\xff", b"2"), (b"F" * 64, b"3")), NOTHING, "lmdb"
     ),
     "value of another name": Attack(put((b"0" * 64, b""), (b"1" * 64, pickle.dumps(["x"]))), VECTORS, "lmdb"),
@@ -484,4 +484,4 @@ ATTACKS = {
     **{f"index, {name}": Attack(forged_index(do), NOTHING, damage=None) for name, do in INDEXES.items()},
     "code lying about": Attack(code_about, NOTHING, damage=None),
 }
-"""What a stranger may do to a cache, by name."""
+"""Attacks of a stranger, by name."""

@@ -1,4 +1,4 @@
-"""Golden caches: how they are built, where they lie, and what is in a cache byte for byte."""
+"""Golden caches: their builds, their folder, and the content of a cache byte for byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the gate asks for scores: the one place to adapt where the interface of evaluation changes."""
+"""Scores for the gate: the one place to adapt when the interface of evaluation changes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Caches from a stranger: honest ones, the tools to make them hostile, and a judge of what becomes of users.
+"""Caches from a stranger: honest ones, the tools to make them hostile, and a judge of their effect on users.
 
-A judge lets a process of its own use a cache, so that a crash, a flood of memory or foreign code is seen
+A judge lets a separate process use a cache, so that a crash, a flood of memory or foreign code is seen
 rather than suffered.
 """
 
@@ -64,7 +64,7 @@ def _honest(kind: str) -> Path:
 
 
 def received(folder: Path, kind: str = "arrow") -> Path:
-    """Copy an honest cache and its source into ``folder``, as if they came from somebody else."""
+    """Copy an honest cache and its source into ``folder``, as if they came from a stranger."""
     shutil.copytree(_honest(kind), folder, dirs_exist_ok=True)
     return folder / "cache"
 
@@ -122,7 +122,7 @@ USUAL = ("verify", "open", "texts", "lookup", "views", "build")
 
 @dataclass(frozen=True)
 class Judgement:
-    """How the operations on a cache ended.
+    """Outcomes of the operations on a cache.
 
     Attributes:
         results: operation -> what it gave.
@@ -133,7 +133,7 @@ class Judgement:
     refused: dict[str, str]
 
     def assert_true(self, kind: str) -> None:
-        """Assert that whatever gave a result gave the right one."""
+        """Assert that every result is the right one."""
         for name, result in self.results.items():
             if name in ("texts", "lookup", "ls", "info", "info corpus", "query"):
                 good = (
@@ -207,7 +207,7 @@ def _use(caches: dict[str, Path], operations: Sequence[str], answer: Connection)
                 what, value = "result", OPERATIONS[name](cache)
             except EmbedCacheError as error:
                 what, value = "error", str(error)
-            except BaseException:  # noqa: BLE001 - whatever it is, the parent has to hear of it
+            except BaseException:  # noqa: BLE001 - reported to the parent
                 what, value = "crash", traceback.format_exc()[-2000:]
             outcomes[name] = (what, value, time.process_time() - began)
         answer.send((outcomes, list(ran), _peak_bytes() - before))
@@ -248,7 +248,7 @@ def one(folder: Path, pattern: str) -> Path:
 
 
 def reseal(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change sealed JSON and seal it again, as whoever made the cache could."""
+    """Change sealed JSON and seal it again, as the maker of the cache could."""
     value = read_sealed_json(path)
     change(value)
     write_sealed_json(path, value)

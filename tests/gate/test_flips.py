@@ -9,7 +9,7 @@ import pytest
 from damage import damage_finder
 from gate_helpers import CACHES, copied
 
-# Every byte of a smaller file is flipped, so many of a larger one.
+# Flips per file; every byte of a smaller file is flipped.
 FLIPS = 30
 
 

@@ -114,7 +114,7 @@ def test_building_again_gives_the_same_bytes(
     """All but the shards of vectors that a machine computes, or that are carried over.
 
     Forward passes and projections end with products of matrices, whose last bit is the linear algebra
-    library's; how rows that are carried over from another contract are cut into shards is no part of the
+    library's; how rows that are carried over from another contract are cut into shards is not part of the
     format. Their vectors are compared below.
     """
     found, expected = content(built_again(name)), golden()[name]["files"]

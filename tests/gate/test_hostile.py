@@ -1,4 +1,4 @@
-"""A cache from a stranger: opening it runs nothing, leads nowhere else and takes no memory without bound."""
+"""A cache from a stranger: opening it runs no code, reads no other folder and takes bounded memory."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_cache_from_a_stranger(judged: dict[str, Judgement | str], name: str) 
     assert attack.damage is None or judgement.results.get("verify", 1) == int(attack.damage)
 
 
-def test_folders_a_thousand_deep_are_no_harm(tmp_path: Path) -> None:
+def test_folders_a_thousand_deep_do_no_harm(tmp_path: Path) -> None:
     cache = received(tmp_path / "received")
     deep_folders(cache)
     try:
@@ -101,7 +101,7 @@ def changed(generator: np.random.Generator, whole: bytes) -> bytes:
     data = bytearray(whole)
     for _ in range(int(generator.integers(1, 5))):
         size = len(data)
-        # Headers are at the ends of files, and what is there decides how everything else is read.
+        # Headers are at the ends of files, and decide how everything else is read.
         ends = [0, 0, max(0, size - 600)], [size, min(size, 600), size]
         which = int(generator.integers(3))
         start = int(generator.integers(ends[0][which], max(ends[1][which], 1)))
@@ -122,7 +122,7 @@ def changed(generator: np.random.Generator, whole: bytes) -> bytes:
 
 
 def by_digest(path: Path, data: bytes) -> None:
-    """Put ``data`` in the place of a file on purpose: whatever names it by its digest, names it so."""
+    """Replace a file by ``data`` on purpose: references by digest are changed, too."""
     if path.match("corpora/words/*.arrow"):
         renamed_part(path.parents[2], data)
     elif path.match("codebooks/*"):

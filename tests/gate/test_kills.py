@@ -1,4 +1,4 @@
-"""Killed at any write step, a build is finished by the same command, and byte for byte as if nothing was."""
+"""A build killed at any write step is finished by the same command, to the same bytes as without a kill."""
 
 from __future__ import annotations
 

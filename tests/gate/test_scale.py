@@ -30,7 +30,7 @@ def test_nothing_to_do_and_lookup(tmp_path: Path) -> None:
     setting = scale.Setting(str(tmp_path), ROWS, 8, "float16", "arrow", 128)
     scale.write_source(setting)
     assert scale.build(setting)["encoded"] == ROWS
-    # The limits are those of 10 million rows; a busy machine may take some of what is left.
+    # The limits are those of 10 million rows; a busy machine may take some of the difference.
     assert scale.restart(setting)["seconds"] < scale.RESTART_LIMIT_S / 10
     assert scale.lookup(setting)["median ms"] < scale.LOOKUP_LIMIT_MS
 

@@ -1,4 +1,4 @@
-"""The scores of every suite are those that were written down, whatever becomes of the code that makes them.
+"""The scores of every suite are those on record, through all changes of the code.
 
 The vectors are of real weights, and a processor with other instructions gives slightly other ones; there a
 looser tolerance holds. Written once, with ``PYTHONPATH=.:tests/gate python tests/gate/test_scores.py``.

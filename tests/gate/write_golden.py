@@ -88,7 +88,7 @@ def holds(cache: Cache, teacher: str, corpus: str) -> bool:
 
 
 def main() -> None:
-    """Write everything anew."""
+    """Write all golden caches again."""
     if GOLDEN.exists():
         shutil.rmtree(GOLDEN)
     VECTORS.mkdir(parents=True)

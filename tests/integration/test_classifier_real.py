@@ -1,4 +1,4 @@
-"""A real small encoder taught on real reviews, as far as both are on this machine."""
+"""A real small encoder fine-tuned on real reviews, if both are on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classifiers on vectors of real sentences, against scikit-learn put together by hand."""
+"""Classifiers on vectors of real sentences, against the same protocol written with scikit-learn."""
 
 from __future__ import annotations
 

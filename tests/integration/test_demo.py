@@ -1,4 +1,4 @@
-"""The demo goes the whole road with the real teacher, on few sentences."""
+"""The whole demo with the real teacher, on few sentences."""
 
 from __future__ import annotations
 

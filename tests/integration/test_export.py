@@ -173,7 +173,7 @@ def test_every_kind_of_model_is_exported(tmp_path, make):
     if make is prompted:
         assert np.abs(wanted - model.encode(SENTENCES, prompt="")).max() > 1e-3
     if make is framed:
-        # A text has one vector whatever other texts are in its batch.
+        # A text has the same vector in any batch.
         small = OnnxEncoder(tmp_path / "out", int8=True)
         alone = np.concatenate([small.encode([text]) for text in SENTENCES])
         np.testing.assert_allclose(small.encode(SENTENCES), alone, atol=1e-6)
@@ -246,7 +246,7 @@ def test_a_student_is_pushed_to_the_hub_with_its_card(bert, tmp_path):
         assert "OWNER/NAME" in wrong.stderr
 
 
-def test_what_is_no_model_or_no_export_is_named(tmp_path, real, bert, monkeypatch):
+def test_a_folder_without_a_model_or_an_export_is_named(tmp_path, real, bert, monkeypatch):
     for folder in (tmp_path / "nothing", tmp_path):
         with pytest.raises(ExportError, match="expected a run folder"):
             export_onnx(folder, tmp_path / "out")

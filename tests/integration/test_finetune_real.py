@@ -1,4 +1,4 @@
-"""A real small encoder on real triples, as far as both are on this machine."""
+"""A real small encoder fine-tuned on real triples, if both are on this machine."""
 
 from __future__ import annotations
 

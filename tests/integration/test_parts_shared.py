@@ -1,4 +1,4 @@
-"""Caches of parts that push to one remote are together what one build makes."""
+"""Caches of parts that push to one remote together equal the cache of one build."""
 
 from __future__ import annotations
 

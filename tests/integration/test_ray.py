@@ -1,4 +1,4 @@
-"""Actors of a Ray cluster build together what one process does, though they and their machines die."""
+"""Actors of a Ray cluster together build the cache of one process, even if they or their machines die."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Server:
         root: URL below which each test has its own remote.
         environment: what a client needs.
         wrong: the same with credentials that are refused; none where the kind has none.
-        down: the same, or a URL, for a server that is not there.
+        down: the same, or a URL, for a server that is down.
         no_bucket: a URL in a bucket that does not exist.
         home: of sftp, the user's home.
         port: where it listens.
@@ -157,7 +157,7 @@ def _one_error(act: Callable[[], object], seconds: float = SECONDS) -> str:
     return text
 
 
-def test_what_is_pushed_is_pulled(remote: str, cache: Path, tmp_path: Path) -> None:
+def test_pull_gives_back_a_push(remote: str, cache: Path, tmp_path: Path) -> None:
     assert "no remote there" in _one_error(lambda: pull(tmp_path / "none", remote))
     first = push(cache, remote, by="Ann", licence="CC0-1.0")
     objects = objects_of(cache)
@@ -187,7 +187,7 @@ def test_what_is_pushed_is_pulled(remote: str, cache: Path, tmp_path: Path) -> N
     assert opened.find("objects") == {}
 
 
-def test_what_another_process_adds_is_seen_at_once(remote: str, cache: Path, tmp_path: Path) -> None:
+def test_additions_of_another_process_are_seen_at_once(remote: str, cache: Path, tmp_path: Path) -> None:
     push(cache, remote)
     reader = Remote(remote)
     before = sorted(reader.names_in("manifests"))
@@ -227,9 +227,9 @@ def test_a_failure_is_one_clear_error(
         _use(how, monkeypatch)
     url = how if isinstance(how, str) else remote
     command = partial(push, cache, url) if act == "push" else partial(pull, tmp_path / "there", url)
-    told = _one_error(command, seconds=150 if is_patient else SECONDS)
-    assert url in told
-    assert SECRET not in told
+    message = _one_error(command, seconds=150 if is_patient else SECONDS)
+    assert url in message
+    assert SECRET not in message
 
 
 @pytest.mark.parametrize("server", ["sftp"], indirect=True)
@@ -352,6 +352,6 @@ def test_the_hub_holds_a_remote(cache: Path, tmp_path: Path) -> None:
     assert f"embedcache pull {remote}" in card
 
 
-def test_a_model_repository_of_the_hub_is_no_remote(cache: Path) -> None:
+def test_a_model_repository_of_the_hub_is_not_a_remote(cache: Path) -> None:
     with pytest.raises(InputError, match="datasets"):
         push(cache, "hf://team/model")

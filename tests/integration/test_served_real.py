@@ -1,7 +1,7 @@
 """A real server: Infinity with all-MiniLM-L6-v2, whose vectors are those of a local build.
 
 ``EMBEDCACHE_INFINITY`` names the command where ``infinity_emb`` is not on the PATH. Infinity pins other
-versions of click than this project, so it needs a virtual environment of its own:
+versions of click than this project, so it needs a separate virtual environment:
 ``pip install 'infinity-emb[server,torch]' 'click<8.2'``.
 """
 

@@ -1,4 +1,4 @@
-"""Small caches of each kind to damage, and what is in them."""
+"""Small caches of each kind to damage, and their content."""
 
 from __future__ import annotations
 

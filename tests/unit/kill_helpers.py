@@ -1,4 +1,4 @@
-"""Ends what writes in the middle of it."""
+"""Interruption of a write at a chosen step."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def teacher_vectors(texts: Sequence[str]) -> NDArray[np.float32]:
 
 
 def teacher_logits(texts: Sequence[str], count: int = 2) -> NDArray[np.float32]:
-    """Logits of a teacher that is right, for so many labels."""
+    """Logits of a teacher that is always right, for ``count`` labels."""
     logits = np.full((len(texts), count), -9, dtype=np.float32)
     logits[:, 1] = np.where(sentiment(texts) == 1, 2.0, -2.0)
     logits[:, 0] = -logits[:, 1]

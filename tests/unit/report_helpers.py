@@ -1,4 +1,4 @@
-"""Run folders with kept evaluations, made up: what a report reads, without any training."""
+"""Made-up run folders with stored evaluations: the input of a report, without any training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small cache of two corpora and a teacher for each codec, for tests of what reads a cache."""
+"""A small cache of two corpora and a teacher for each codec, for tests of readers of a cache."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def cycles(graph: Graph) -> Iterator[list[str]]:
         yield from visit(name)
 
 
-def test_there_are_no_circles(imports: Graph) -> None:
+def test_there_are_no_import_cycles(imports: Graph) -> None:
     assert list(cycles(imports)) == []
 
 

@@ -1,4 +1,4 @@
-"""Building: each text is encoded once, and what cannot work is refused before anything is written."""
+"""Building: each text is encoded once, and impossible builds are refused before anything is written."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def files(cache: Path) -> dict[str, bytes]:
 # What is encoded
 
 
-def test_a_build_says_what_it_read_and_the_same_again_encodes_nothing(
+def test_a_build_reports_its_rows_and_the_same_again_encodes_nothing(
     tmp_path: Path, build: Build, loaded_teacher: Teacher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [{"id": f"r{n}", "text": text, "label": n % 2} for n, text in enumerate(TEXTS)]
@@ -146,7 +146,7 @@ def test_pq_needs_256_rows(tmp_path: Path, build: Build) -> None:
     assert counts(build(others, codec="pq")) == (50, 0)  # by the codebook there is
 
 
-def test_codec_and_store_stay_what_they_were(tmp_path: Path, build: Build) -> None:
+def test_codec_and_store_do_not_change(tmp_path: Path, build: Build) -> None:
     build(corpus_file(tmp_path, TEXTS[:9], "one.txt"), codec="float32", store="lmdb")
     for other in ({"codec": "float16"}, {"store": "arrow"}):
         with pytest.raises(InputError):
@@ -233,7 +233,7 @@ def test_progress_counts_each_phase_and_ctrl_c_in_one_loses_nothing(tmp_path: Pa
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
-def test_what_cannot_work_is_refused_before_anything_is_written(
+def test_an_impossible_build_is_refused_before_anything_is_written(
     tmp_path: Path, build: Build, loaded_teacher: Teacher, settings: dict[str, Any], error: Any, noun: str
 ) -> None:
     with pytest.raises(error, match=f"(?i){noun}"):

@@ -102,7 +102,7 @@ def test_bad_vectors_are_refused_and_nothing_enters(tmp_path: Path) -> None:
     assert rows_encoded(mine) == 200
 
 
-def test_what_cannot_be_had_is_an_error_and_the_next_build_goes_on(team: Path, tmp_path: Path) -> None:
+def test_unavailable_vectors_are_an_error_and_the_next_build_continues(team: Path, tmp_path: Path) -> None:
     path = objects_in(team)[Cache(tmp_path / "theirs").store(TEACHER.contract).shards[0].name]
     path.write_bytes(bytes(path.stat().st_size))
     with pytest.raises(RemoteError, match="Ann"):

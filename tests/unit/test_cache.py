@@ -1,4 +1,4 @@
-"""A cache says what it holds, mixes nothing up, and two caches merge by copying."""
+"""A cache lists its content, mixes nothing up, and merges with another by copying."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def cache(tmp_path: Path) -> Cache:
 # Opening
 
 
-def test_what_is_no_cache_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_folder_without_a_cache_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(CacheFormatError, match=r"thesis\.tex"):
         Cache.create(tmp_path)
@@ -170,7 +170,7 @@ def test_a_store_stays_of_its_kind(tmp_path: Path, kind: str) -> None:
         cache.store(MEAN)
 
 
-def test_a_store_whose_file_is_gone_is_not_begun_again(tmp_path: Path) -> None:
+def test_a_store_whose_file_is_gone_is_not_started_again(tmp_path: Path) -> None:
     cache = Cache.create(tmp_path)
     store = cache.store(MEAN, kind="lmdb")
     store.put(example_batch(["a"]))
@@ -212,7 +212,7 @@ def test_caches_are_merged_by_copying_their_files_over_each_other(tmp_path: Path
         merged.lookup(["x", "y"], "other")
 
 
-def test_two_teachers_of_one_name_after_a_merge_are_told_apart(tmp_path: Path) -> None:
+def test_two_teachers_of_one_name_after_a_merge_are_distinguished(tmp_path: Path) -> None:
     filled(tmp_path / "a", "news", ["x"], "tiny", MEAN)
     filled(tmp_path / "b", "mail", ["z"], "tiny", CLS)
     shutil.copytree(tmp_path / "b", tmp_path / "a", dirs_exist_ok=True)
@@ -242,7 +242,7 @@ def test_lookup_gives_vectors_in_the_order_asked_and_names_missing_texts(cache: 
             call("ab")
 
 
-def test_lookup_sees_what_others_did_to_the_store(cache: Cache) -> None:
+def test_lookup_sees_changes_of_others_to_the_store(cache: Cache) -> None:
     before = cache.lookup(["a"])
     other = Cache(cache.folder).store(MEAN)
     other.container.remove(other.shards[0].name)
@@ -267,7 +267,7 @@ def test_scan_gives_rows_with_their_vectors_in_order(tmp_path: Path, monkeypatch
         cache.scan(corpus="more").read_all()
 
 
-def test_encode_builds_what_is_missing(tmp_path: Path) -> None:
+def test_encode_builds_missing_vectors(tmp_path: Path) -> None:
     encoder = FakeEncoder(fake_teacher(8))
     cache = embedcache.build(["a", "b"], teacher=encoder, cache=tmp_path)
     vectors = cache.encode(["c", "a", "c"], encoder)

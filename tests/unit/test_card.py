@@ -58,7 +58,7 @@ def front_matter(text: str) -> dict[str, Any]:
     return yaml.safe_load(head)
 
 
-def test_front_matter_is_what_the_hub_understands():
+def test_front_matter_is_valid_on_the_hub():
     head = front_matter(card())
     assert (head["library_name"], head["pipeline_tag"]) == ("sentence-transformers", "sentence-similarity")
     assert {"distilled", "embedcache"} <= set(head["tags"])
@@ -103,7 +103,7 @@ def test_every_fact_is_on_the_card_and_none_breaks_its_table():
     assert lines <= set(card().splitlines())
 
 
-def test_what_is_not_known_is_not_made_up():
+def test_unknown_facts_are_left_out():
     bare = card(result=None, scores={})
     assert "training time" not in bare
     assert "No scores were taken." in bare
@@ -149,7 +149,7 @@ def test_the_report_stands_between_the_marks_and_all_else_stays(tmp_path):
     assert content.startswith(b"# Mine\r\n\nBefore.\n\n" + BEGIN.encode())
     assert content.endswith(END.encode() + b"\n\nAfter, without an end of line")
     assert b"old" not in content
-    # The card is no part of the student: evaluations stay valid.
+    # The card is not part of the student: evaluations stay valid.
     assert (model_digest(str(run)), folder_digest(run / "best")) == before
     keep(run, "sts", sts({"stsb": 61.0}), None)
     assert update_card(run) is None

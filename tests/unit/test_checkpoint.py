@@ -1,4 +1,4 @@
-"""The optimiser and its schedule; a checkpoint gives back what was put in, bit for bit, or is refused."""
+"""The optimiser and its schedule; a checkpoint gives back its tensors bit for bit, or is refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from embedcache.errors import StorageError
 CPU = torch.device("cpu")
 
 
-def test_what_is_saved_comes_back_with_dtype_and_shape(tmp_path):
+def test_saved_tensors_come_back_with_dtype_and_shape(tmp_path):
     shared = torch.randn(4, 3)
     tensors = {
         "a.half": torch.randn(3).to(torch.bfloat16),
@@ -118,7 +118,7 @@ def test_an_optimizer_goes_on_as_it_would_have(tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
-def test_what_is_of_other_parameters_is_refused():
+def test_a_checkpoint_of_other_parameters_is_refused():
     _, optimizer = trained(1)
     checkpoint = Checkpoint(optimizer_tensors(optimizer), {})
     model = nn.Linear(5, 5)

@@ -78,12 +78,12 @@ def test_all_formats_give_the_same_rows(tmp_path):
         (Columns("text"), ["split"], InputError),
     ],
 )
-def test_what_cannot_be_read_is_named(pairs, columns, rows, error):
+def test_unreadable_rows_are_named(pairs, columns, rows, error):
     with pytest.raises(error, match=r"nothing|split"):
         read_labelled(pairs, columns, rows)
 
 
-def test_rows_of_one_text_are_held_out_together_and_known_whatever_their_capitals():
+def test_rows_of_one_text_are_held_out_together_and_recognised_in_any_case():
     texts = [f"text {number // 2}" for number in range(100)]
     rows = LabelledRows("some", texts, ["a", "b"] * 50)
     left, held_out = rows.split(10, seed=0)
@@ -137,7 +137,7 @@ def test_the_selector_scores_the_classifier_as_it_is_now(tokenizer):
 
 
 @pytest.mark.parametrize("reads", ["texts", "pairs", None])
-def test_the_head_is_kept_as_it_is_and_knows_what_it_was_taught_on(tmp_path, reads):
+def test_a_stored_head_gives_the_same_logits_and_refuses_other_texts(tmp_path, reads):
     head = LabelHead(("no", "yes"), 5, seed=3, reads=reads)
     vectors = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32)
     head.kept().write(tmp_path)

@@ -51,7 +51,7 @@ SMALL = {"held_out": 40, "batch_size": 32, "lr": 3e-3, "epochs": 2}
 
 
 class KilledError(Exception):
-    """Stands for whatever ends a process."""
+    """Stand-in for the end of a process."""
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def held_out(folder: Path) -> list[str]:
 
 
 def answers(folder: Path, texts: list[str]) -> list[str]:
-    """What a reader of a classifier's folder makes of texts, from the files alone."""
+    """Labels of texts by a classifier's folder, from its files alone."""
     head = ClassifierHead.read(folder)
     logits = head.logits(encode_texts(load_teacher(folder, device="cpu"), texts))
     return [head.labels[place] for place in logits.argmax(axis=1)]
@@ -126,7 +126,7 @@ def test_the_student_is_a_classifier_and_scored_as_one(runs, cache, capsys, name
     assert (f"distill kb build {run.folder} --cache {cache}" in printed) is (name == "reaugkd")
 
 
-def test_from_soft_labels_alone_a_student_learns_what_the_teacher_says(taught, tmp_path):
+def test_from_soft_labels_alone_a_student_learns_the_answers_of_the_teacher(taught, tmp_path):
     """Its corpus has no labels, and it keeps its own width."""
     labelled_cache(labelled_file(tmp_path), taught, tmp_path / "cache", label_column=None)
     narrow = tiny_encoder(tmp_path / "narrow", layers=1, dimension=12, seed=4)
@@ -146,7 +146,7 @@ def test_from_soft_labels_alone_a_student_learns_what_the_teacher_says(taught, t
 # --- what is refused ---
 
 
-def test_a_teacher_without_logits_is_refused_with_what_to_run(taught, tmp_path):
+def test_a_teacher_without_logits_is_refused_with_the_command_to_run(taught, tmp_path):
     file = labelled_file(tmp_path)
     build(file, taught, tmp_path / "cache", text_column="text", label_column="label")
     with pytest.raises(DataError, match="--output embedding,logits"):

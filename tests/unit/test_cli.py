@@ -51,7 +51,7 @@ def build(corpus: Path, tmp_path: Path, tiny_teacher: Path) -> Words:
     return ("build", corpus, "--teacher", tiny_teacher, "--cache", tmp_path / "c")
 
 
-def test_build_prints_what_it_did_without_what_it_did_not(
+def test_build_prints_only_the_steps_it_took(
     shell: Shell, build: Words, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = shell(*build, "--json").json
@@ -96,7 +96,7 @@ def test_options_of_build_reach_it(shell: Shell, corpus: Path, tmp_path: Path, p
     assert store.shards[0].header.provenance["compute_dtype"] == "bfloat16"
 
 
-def test_build_offers_what_the_library_does() -> None:
+def test_build_offers_every_option_of_the_library() -> None:
     offered = {parameter.name for parameter in cli.commands["build"].params}
     renamed = {"seed": "view_seed", "embed": "embed_views", "spec": "teacher"}
     kinds = (ReadOptions, TeacherOptions, EncodeOptions, ViewOptions, RemoteOptions)
@@ -162,7 +162,7 @@ def test_whichever_error_ctrl_c_became_the_command_was_interrupted(
     monkeypatch.setattr("embedcache.building.build.build", pressed)
     outcome = shell(*build)
     assert outcome.code == 130
-    # The terminal's ^C stands on a line of its own.
+    # The terminal's ^C stands on a separate line.
     first, *_, last = outcome.err.splitlines()
     assert (first, last.startswith("embedcache: interrupted")) == ("", True)
     assert "run the same command again" in outcome.err or "full" in outcome.err
@@ -171,7 +171,7 @@ def test_whichever_error_ctrl_c_became_the_command_was_interrupted(
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def test_a_mistake_of_ours_is_no_message(shell: Shell, build: Words, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_keeps_its_traceback(shell: Shell, build: Words, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("embedcache.building.build.build", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         shell(*build)

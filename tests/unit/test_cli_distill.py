@@ -86,7 +86,7 @@ def test_every_option_changes_its_key_and_no_other(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["run"], "cache (--cache): missing"),
         (["run", "--cache", "nowhere"], "nowhere"),
@@ -116,28 +116,28 @@ def test_every_option_changes_its_key_and_no_other(tmp_path):
         (["eval", "nosuch", "--suite", "fidelity"], "'nosuch'"),
     ],
 )
-def test_what_the_user_can_mend_is_one_line_and_code_two(
-    built_cache, tmp_path, monkeypatch, capsys, arguments, told
+def test_mistakes_of_the_user_are_one_line_and_code_two(
+    built_cache, tmp_path, monkeypatch, capsys, arguments, message
 ):
     monkeypatch.chdir(tmp_path)
     filled = [str(built_cache) if argument == "CACHE" else argument for argument in arguments]
     code, out, err = run_main(monkeypatch, capsys, *filled)
     assert (code, out) == (2, "")
     assert err.startswith(f"distill {arguments[0]}: ")
-    assert told in err
+    assert message in err
     assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "told"),
+    ("error", "code", "message"),
     [
         (TrainingError("the loss\nbecame nan"), 1, "distill run: the loss became nan\n"),
         (OSError(28, "No space left on device", "/full"), 1, "(/full)"),
-        (KeyboardInterrupt("go on with 'x'"), 130, "go on with 'x'"),
+        (KeyboardInterrupt("resume with 'x'"), 130, "resume with 'x'"),
     ],
 )
-def test_failures_underneath_have_their_own_codes(monkeypatch, capsys, error, code, told):
+def test_failures_underneath_have_their_own_codes(monkeypatch, capsys, error, code, message):
     asked = []
 
     def fail(config, on_progress, *, recipe):
@@ -148,7 +148,7 @@ def test_failures_underneath_have_their_own_codes(monkeypatch, capsys, error, co
     recipe = ["--recipe", "distilcse/bert-base-kd"]
     found, out, err = run_main(monkeypatch, capsys, "run", "--cache", ".", *recipe)
     assert (found, out) == (code, "")
-    assert told in err
+    assert message in err
     assert asked == [(2e-4, recipe[1])]
     if code == 1:
         _, _, err = run_main(monkeypatch, capsys, "--debug", "run", "--cache", ".")
@@ -162,20 +162,20 @@ def quick(cache, out, *more: object) -> list[object]:
     ]
 
 
-def test_the_end_says_what_was_trained_and_what_to_type_next(built_cache, tmp_path, monkeypatch, capsys):
+def test_the_summary_names_the_student_and_the_next_commands(built_cache, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "160")
     command = quick(built_cache, tmp_path / "run", "--where", "row >= 60", "--held-out", HELD_OUT)
     code, out, err = run_main(monkeypatch, capsys, *command)
     assert code == 0
     assert err == "100 of 160 rows selected by --where\n"
-    for told in (
+    for part in (
         f'SentenceTransformer("{tmp_path / "run" / "best"}")',
         f"distill eval {tmp_path / 'run'} --suite fidelity",
         "2 of 2",
         "held-out",
         "100 of 160 rows by --where",
     ):
-        assert told in out
+        assert part in out
     code, out, _ = run_main(monkeypatch, capsys, *command, "--overwrite", "--json")
     facts = json.loads(out)
     assert (code, facts["selected"], facts["rows"], facts["teachers"]) == (0, 100, 70, ["tiny"])
@@ -220,8 +220,8 @@ def test_progress_says_where_a_run_stands(capsys):
     with train_progress() as tell:
         for step in range(1, 101):
             tell(TrainProgress("train", step, 100, 0.5))
-        tell(TrainProgress("note", 0, 0, text="what is worth knowing"))
-    assert capsys.readouterr().err.splitlines() == ["what is worth knowing"]
+        tell(TrainProgress("note", 0, 0, text="the student has 3 layers"))
+    assert capsys.readouterr().err.splitlines() == ["the student has 3 layers"]
 
 
 def commands() -> list[tuple[str, click.Command]]:
@@ -244,7 +244,7 @@ def test_every_command_and_option_has_help(name, command):
 
 
 @pytest.mark.parametrize(("processes", "waits"), [({}, 0), ({"RANK": "0"}, 0), ({"RANK": "1"}, 1)])
-def test_the_first_of_several_processes_tells_of_an_error(tmp_path, monkeypatch, capsys, processes, waits):
+def test_the_first_of_several_processes_reports_an_error(tmp_path, monkeypatch, capsys, processes, waits):
     """The others give it the time to: a launcher ends them as soon as it has gone."""
     monkeypatch.delenv("RANK", raising=False)
     for name, value in processes.items():
@@ -318,14 +318,14 @@ def test_an_export_lies_beside_its_run(tmp_path, monkeypatch, tail):
         *((name, None) for name in ("mse2", "org/a-model", "org/mse2@refs/pr/1", "layers:3", "runs/mse/")),
     ],
 )
-def test_a_mistyped_folder_is_no_hub_id(tmp_path, monkeypatch, typed, near):
+def test_a_mistyped_folder_is_not_taken_for_a_hub_id(tmp_path, monkeypatch, typed, near):
     for name in ("runs/mse/best", "org/a-clone"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "runs" / "mse" / "run.json").write_text("{}", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    told = describe_missing(typed)
-    assert (told is None) == (near is None)
-    assert near is None or (f"did you mean {near}?" if near else "check the path") in told
+    message = describe_missing(typed)
+    assert (message is None) == (near is None)
+    assert near is None or (f"did you mean {near}?" if near else "check the path") in message
 
 
 def test_a_mistyped_remote_is_refused_before_torch_is_imported(tmp_path):

@@ -1,4 +1,4 @@
-"""Codecs: what goes in comes out within the promised error; what does not fit is refused."""
+"""Codecs: vectors come back within the promised error; vectors that do not fit are refused."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_component_errs_by_half_a_step_at_most(
 
 @pytest.mark.parametrize("name", CODEC_NAMES)
 @given(rows=st.lists(st.integers(0, 1499), max_size=20))
-def test_a_row_is_stored_the_same_whatever_is_encoded_with_it(name: str, rows: list[int]) -> None:
+def test_a_row_is_stored_the_same_in_any_batch(name: str, rows: list[int]) -> None:
     codec, some = codec_of(name), np.array(rows, np.int64)
     whole, part = codec.encode(VECTORS), codec.encode(VECTORS[some])
     assert whole.take(some).vector.tobytes() == part.vector.tobytes()
@@ -82,7 +82,7 @@ def test_a_row_is_stored_the_same_whatever_is_encoded_with_it(name: str, rows: l
         ("pq", 2e18),
     ],
 )
-def test_what_a_codec_cannot_store_is_refused_by_row(name: str, value: float) -> None:
+def test_vectors_that_a_codec_cannot_store_are_refused_by_row(name: str, value: float) -> None:
     vectors = VECTORS[:4].copy()
     vectors[2, 1] = -value
     with pytest.raises(InputError, match="row 2 of 4"):

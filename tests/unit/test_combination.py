@@ -1,4 +1,4 @@
-"""How vectors of several teachers become one target: the arithmetic, and the file that tells of it."""
+"""Combination of several teachers' vectors into one target: the arithmetic, and the file that records it."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_more_directions_than_the_sample_spans_are_refused():
 
 
 @pytest.mark.parametrize("dimension", [None, 5])
-def test_what_is_saved_is_read_back_to_the_bit(tmp_path, dimension):
+def test_a_saved_combination_reads_back_bit_for_bit(tmp_path, dimension):
     vectors = teachers()
     before = of(1, 3) if dimension is None else projected(dimension, vectors)
     before.save(tmp_path)

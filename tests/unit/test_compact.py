@@ -187,7 +187,7 @@ def test_as_a_teacher_it_gives_the_token_embeddings_that_its_layers_read(teacher
         ("bert", "e=4,vocab=40", "corpus"),
     ],
 )
-def test_what_a_teacher_does_not_allow_is_refused(teachers, kind, settings, word):
+def test_settings_that_a_teacher_does_not_allow_are_refused(teachers, kind, settings, word):
     with pytest.raises(StudentError, match=word):
         build(f"compact:{settings}", teachers(kind))
 

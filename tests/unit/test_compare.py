@@ -47,7 +47,7 @@ def test_a_suite_without_items_is_refused_by_name_and_noted_among_all(data):
     assert any("not compared" in note and "geometry" in note for note in found.notes)
 
 
-def test_what_cannot_be_meant_is_an_error(data):
+def test_contradictory_arguments_are_an_error(data):
     with pytest.raises(DataError, match="with itself"):
         compare("some/model", Path("some/model"), data=data)
     with pytest.raises(DataError, match="give it alone"):

@@ -147,7 +147,7 @@ def test_small_corpora_are_seen_more_often(rows, epochs, held_out):
 
 
 @pytest.mark.parametrize("loss", ["mse", "kd"])
-def test_the_loss_decides_what_was_left_open(loss):
+def test_the_loss_decides_unset_options(loss):
     found = config(**{"loss.name": loss}).resolved(1000)
     assert (found.optimizer.lr, found.training.batch_size) == (get_loss(loss).lr, get_loss(loss).batch_size)
     assert found.loss.settings == get_loss(loss).defaults

@@ -1,4 +1,4 @@
-"""Contamination: what of the test sets was trained on or chosen by, counted as a hand would count."""
+"""Contamination: test texts that a run was trained on or chosen by, counted as by hand."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def changed(run: Path, tmp_path: Path) -> Callable[..., Path]:
     return change
 
 
-def test_a_run_is_counted_by_what_it_has_seen_and_was_chosen_on(run):
+def test_a_run_is_counted_by_its_training_and_development_texts(run):
     lines: list[str] = []
     seen = contamination(SETS, run, progress=LineProgress(lines.append))
     assert seen == {
@@ -102,7 +102,7 @@ def test_a_fine_tuned_student_has_seen_the_texts_of_both_stages(run, changed, tm
 
 
 @pytest.mark.parametrize(
-    ("record", "config", "told"),
+    ("record", "config", "message"),
     [
         ({"cache": "/gone"}, {}, "no cache /gone"),
         ({"corpus": {"name": "texts", "rows": 1, "digest": "0" * 64}}, {}, "corpus 'texts'"),
@@ -110,8 +110,8 @@ def test_a_fine_tuned_student_has_seen_the_texts_of_both_stages(run, changed, tm
         ({}, {"evaluation": {"data": "/gone.tsv"}}, "/gone.tsv"),
     ],
 )
-def test_what_is_gone_or_changed_is_not_taken_for_the_same(changed, record, config, told):
-    with pytest.raises(DataError, match=told):
+def test_missing_or_changed_data_is_refused(changed, record, config, message):
+    with pytest.raises(DataError, match=message):
         contamination(SETS, changed(record, **config))
 
 

@@ -136,7 +136,7 @@ def test_a_union_has_the_files_of_both_in_any_order_and_number_of_steps(
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "one").rglob("*")} == times
 
 
-def test_a_dry_run_lists_what_is_missing(tmp_path: Path, two: tuple[Path, Path]) -> None:
+def test_a_dry_run_lists_missing_vectors(tmp_path: Path, two: tuple[Path, Path]) -> None:
     copied(tmp_path / "all", *two, dry_run=True)
     assert not (tmp_path / "all").exists()
     before = files(two[0])
@@ -212,7 +212,7 @@ def test_the_finer_codec_wins_a_conflict(tmp_path: Path, into_target: bool) -> N
 
 
 @pytest.mark.parametrize(("codec", "least"), [("int8", 0.999), ("pq", 0.5)])
-def test_another_codec_states_what_it_lost(tmp_path: Path, codec: str, least: float) -> None:
+def test_another_codec_reports_its_loss(tmp_path: Path, codec: str, least: float) -> None:
     source = cache_of(tmp_path / "a", batch(0, 200), batch(200, 320))
     copied(tmp_path / "out", source.folder, codec=codec)
     new = Cache(tmp_path / "out")
@@ -287,7 +287,7 @@ WRONG: dict[str, dict[str, Any]] = {
 }
 
 
-def test_what_is_not_there_is_an_error(tmp_path: Path, whole: Cache) -> None:
+def test_impossible_options_are_an_error(tmp_path: Path, whole: Cache) -> None:
     for noun, options in WRONG.items():
         with pytest.raises(InputError, match=noun):
             copied(tmp_path / "part", whole.folder, **options)
@@ -342,7 +342,7 @@ def test_a_name_of_two_contracts_is_an_error_that_names_the_field(tmp_path: Path
     assert [one.name for one in Cache(tmp_path / "all").teachers()] == ["query"]
 
 
-def test_what_belongs_to_a_teacher_is_copied_with_it(tmp_path: Path, whole: Cache) -> None:
+def test_files_of_a_teacher_are_copied_with_it(tmp_path: Path, whole: Cache) -> None:
     word = np.ones((3, 4), dtype=np.float32)
     TokenTable(word, ("a", "b", "c")).write(table_path(whole.folder, CONTRACT), CONTRACT)
     whole.remember_model(CONTRACT, "/models/tiny")
@@ -370,7 +370,7 @@ def test_a_damaged_source_or_a_file_outside_is_refused(
         path.symlink_to(path.rename(tmp_path / "outside"))
     with pytest.raises((CorruptCacheError, CacheFormatError), match=way):
         copied(tmp_path / "all", *two)
-    # Killed or refused on the way, what is there is sound.
+    # A copy that is refused on the way leaves a sound cache or none.
     assert not (tmp_path / "all").exists() or verify(tmp_path / "all").damage == []
 
 

@@ -116,7 +116,7 @@ def test_rows_that_do_not_fit_together_are_refused(tmp_path: Path, batch: RowBat
 
 
 @pytest.mark.parametrize("error", [InputError("bad row"), KeyboardInterrupt(), None])
-def test_a_reader_that_fails_or_has_no_rows_leaves_what_was_there(
+def test_a_reader_that_fails_or_has_no_rows_changes_nothing(
     tmp_path: Path, error: BaseException | None
 ) -> None:
     def failing() -> Iterator[RowBatch]:
@@ -211,7 +211,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_part_is_found_whatever_is_read_and_the_same_call_writes_it_again(
+def test_a_damaged_part_is_found_by_every_read_and_the_same_call_writes_it_again(
     tmp_path: Path, damage: str
 ) -> None:
     corpus = stored(tmp_path, TEXTS, IDS, LABELS)
@@ -301,7 +301,7 @@ def test_sources_left_alone_are_unchanged_and_any_change_shows(
         assert not unchanged(note, files, OPTIONS)
 
 
-def test_what_may_change_unseen_is_not_noted(tmp_path: Path) -> None:
+def test_files_that_may_change_unseen_are_not_noted(tmp_path: Path) -> None:
     fresh = tmp_path / "fresh.txt"
     fresh.write_text("a\n")
     os.mkfifo(tmp_path / "pipe")

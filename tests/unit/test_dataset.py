@@ -58,7 +58,7 @@ def test_held_out_texts_are_never_trained_on(repeated):
     assert held_out | set(training_texts(dataset)) == set(rows)
 
 
-def test_missing_vectors_are_refused_with_what_to_run(own_cache, tmp_path, teacher_folder):
+def test_missing_vectors_are_refused_with_the_command_to_run(own_cache, tmp_path, teacher_folder):
     (tmp_path / "more.txt").write_text("\n".join(TEXTS[:20] + sentences(7, seed=99)) + "\n", encoding="utf-8")
     build(tmp_path / "more.txt", teacher_folder, tmp_path / "other")
     shutil.copytree(tmp_path / "other" / "corpora" / "more", own_cache / "corpora" / "more")
@@ -117,7 +117,7 @@ class TestWhere:
         with pytest.raises(DataError, match=r"no row of the 160 of corpus 'texts' satisfies 'row < 0'"):
             open_dataset(Cache(built_cache), where="row < 0")
 
-    def test_what_is_no_predicate_is_refused(self, built_cache):
+    def test_an_invalid_predicate_is_refused(self, built_cache):
         with pytest.raises(InputError):
             open_dataset(Cache(built_cache), where="nothing_like_it = 3")
 

@@ -1,4 +1,4 @@
-"""Deep check: wrong vectors fail, right ones pass whatever codec and compute dtype they have."""
+"""Deep check: wrong vectors fail, right ones pass in every codec and compute dtype."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def documentation(tmp_path: Path) -> Path:
     return root
 
 
-def test_the_demo_goes_from_sentences_to_a_student_and_says_what_to_type_next(
+def test_the_demo_goes_from_sentences_to_a_student_and_names_the_next_commands(
     documentation, tmp_path, teacher_folder, capsys
 ):
     settings = {"teacher": str(teacher_folder), "sentences": 120, "epochs": 1, "roots": [documentation]}

@@ -14,7 +14,7 @@ def test_auto_is_the_gpu_where_there_is_one():
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:99", "", "cpu:1", "meta"])
-def test_a_device_that_is_not_there_is_refused(name):
+def test_a_missing_device_is_refused(name):
     with pytest.raises(ConfigError, match=r"training\.device"):
         resolve_device(name)
 
@@ -43,7 +43,7 @@ def test_auto_takes_bfloat16_where_the_cpu_computes_in_it(monkeypatch, native, e
     assert make_accelerator(TrainingConfig(device="cpu")).mixed_precision == expected
 
 
-def test_threads_are_what_was_asked_for_and_then_as_before():
+def test_threads_are_set_as_asked_and_restored():
     before = torch.get_num_threads()
     with cpu_threads(before + 1):
         assert torch.get_num_threads() == before + 1

@@ -1,4 +1,4 @@
-"""Several processes of one machine build together what one does, though they die."""
+"""Several processes of one machine together build the cache of one process, even if some die."""
 
 from __future__ import annotations
 
@@ -88,7 +88,9 @@ def test_an_error_of_a_process_is_the_builds_own(tmp_path: Path, source: Path, d
     assert str(shared.value) == str(alone.value)
 
 
-def test_what_processes_cannot_share_is_refused(tmp_path: Path, devices: Devices, tiny_teacher: Path) -> None:
+def test_settings_that_processes_cannot_share_are_refused(
+    tmp_path: Path, devices: Devices, tiny_teacher: Path
+) -> None:
     for teacher, settings in (
         (load_teacher(tiny_teacher, device="cpu"), {}),
         (FakeEncoder(TEACHER), {"store": "lmdb"}),

@@ -1,4 +1,4 @@
-"""The docs say what is so: commands parse, links lead somewhere, the generated page is current."""
+"""The docs are right: commands parse, links resolve, the generated page is current."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def commands(page: Path) -> list[list[str]]:
     found = []
     for block in blocks(page, "bash"):
         for line in block.replace("\\\n", " ").splitlines():
-            # What follows a pipe is a command of its own; what follows > or && is not ours.
+            # A pipe starts another command; redirections and && are not checked.
             for part in line.split(" | "):
                 words = shlex.split(part, comments=True)
                 if words and words[0] in GROUPS:
@@ -75,7 +75,7 @@ def test_links_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_python_blocks_use_what_there_is() -> None:
+def test_python_blocks_use_existing_names() -> None:
     import distill
     import embedcache
 
@@ -111,7 +111,7 @@ def test_the_reader_of_the_storage_format_reads_a_cache(tmp_path: Path, codec: s
 
 
 def test_the_command_reference_is_current() -> None:
-    # In a process of its own: a command remembers the help option of whoever asked for it first.
+    # In a separate process, because a command keeps the help option of its first caller.
     command = [sys.executable, str(ROOT / "docs" / "generate_cli_reference.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -61,7 +61,7 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
     ],
     ids=["links", "names"],
 )
-def test_what_is_missing_is_an_error(text: str, found: list[str], tmp_path: Path) -> None:
+def test_missing_links_and_names_are_an_error(text: str, found: list[str], tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text(f"# Title\n\n{text}\n", encoding="utf-8")
     done = build(tmp_path)

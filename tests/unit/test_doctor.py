@@ -1,4 +1,4 @@
-"""Doctor: finds what is planted, counts it exactly, and calls a sound cache sound."""
+"""Doctor: planted faults are found and counted exactly, and a sound cache is called sound."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def copies(count: int, vectors: Vectors) -> None:
         (False, partial(plant, np.s_[:, 1:], 0.1), "unused directions", "look"),
     ],
 )
-def test_what_is_planted_in_vectors_is_found(
+def test_planted_faults_in_vectors_are_found(
     tmp_path: Path, normalize: bool, change: Callable[[Vectors], None], name: str, level: str
 ) -> None:
     vectors = unit(600)
@@ -196,7 +196,7 @@ def test_folding_ignores_case_spacing_and_punctuation_alone(one: str, other: str
     assert (fold(one) == fold(other)) == equal
 
 
-def test_evaluation_texts_are_counted_whatever_their_spelling_in_corpora_and_views(tmp_path: Path) -> None:
+def test_evaluation_texts_are_counted_in_any_spelling_in_corpora_and_views(tmp_path: Path) -> None:
     cache = make_cache(tmp_path / "c", unit(600))
     add_corpus(cache, "second", OTHERS[:5])
     recipe = Recipe("column-de", "column", {"column": "de"})
@@ -274,7 +274,7 @@ def test_the_command_prints_findings_examples_and_codecs(tmp_path: Path) -> None
     assert [one["name"] for one in found["findings"] if one["level"] == "bad"] == ["NaN or infinite"]
 
 
-def test_what_cannot_be_examined_is_refused(sound: Cache, tmp_path: Path) -> None:
+def test_impossible_examinations_are_refused(sound: Cache, tmp_path: Path) -> None:
     for settings in ({"corpus": "x"}, {"teacher": "x"}):
         with pytest.raises(InputError, match="'x'"):
             examine(sound, **settings)  # type: ignore[arg-type]

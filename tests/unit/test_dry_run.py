@@ -1,4 +1,4 @@
-"""Dry runs: what a build will encode and cost, without writing anything."""
+"""Dry runs: the rows and the cost of a build, without writing anything."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_tokens_are_counted_or_sampled(run: Run, monkeypatch: pytest.MonkeyPatch
     assert exactly.epochs_to_pay == pytest.approx(exactly.seconds / exactly.epoch_seconds)
 
 
-def test_what_a_build_refuses_a_dry_run_refuses(run: Run, tmp_path: Path) -> None:
+def test_a_dry_run_refuses_the_same_as_a_build(run: Run, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="256"):
         run(None, True, codec="pq", limit=20)
     run(limit=20)

@@ -201,7 +201,7 @@ def test_a_single_text_has_the_tokenizers_own_token_types(tiny_teacher: Path) ->
     teacher = load_teacher(tiny_teacher, device="cpu")
     tokenizer = teacher.model.tokenizer
     marks = [(token, tokenizer.convert_tokens_to_ids(token)) for token in ("[CLS]", "[SEP]")]
-    # XLNet's tokenizer gives the mark a type of its own, too.
+    # XLNet's tokenizer, too, gives the mark its own type.
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
         single="[CLS]:1 $A:0 [SEP]:0", pair="[CLS]:1 $A:0 [SEP]:0 $B:1 [SEP]:1", special_tokens=marks
     )

@@ -1,4 +1,4 @@
-"""What may be learnt from the sets of the entities suite: never what a test query says."""
+"""Training data from the sets of the entities suite never holds a test query."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ def test_sets_without_a_test_split_or_without_others_are_refused(data, tmp_path)
         read_entity_pairs(tmp_path)
 
 
-def test_the_command_writes_what_can_be_trained_on(data, tmp_path):
+def test_the_command_writes_training_files(data, tmp_path):
     words = ["data", "pairs", str(data), "--to", str(tmp_path / "deep" / "learn")]
-    told = CliRunner().invoke(cli, words)
-    assert told.exit_code == 0
-    assert told.output.splitlines()[0] == "sky: 2 queries, 3 entities; left out: 2 of the split test"
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code == 0
+    assert result.output.splitlines()[0] == "sky: 2 queries, 3 entities; left out: 2 of the split test"
     pairs, found = read_triples(tmp_path / "deep" / "learn" / "pairs.tsv"), read_entity_pairs(data)
     assert list(zip(*pairs.columns, strict=True)) == found.pairs
     lines = (tmp_path / "deep" / "learn" / "texts.tsv").read_text(encoding="utf-8").splitlines()

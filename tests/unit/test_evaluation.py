@@ -1,4 +1,4 @@
-"""Evaluations of several models: what is encoded, kept, compared with the teacher and told."""
+"""Evaluations of several models: encoding, stored results, comparison with the teacher, and notes."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_a_kept_evaluation_is_used_only_while_all_that_decides_it_is_the_same(
     assert student.encoder.seen
 
 
-def test_fidelity_reads_what_runs_held_out_and_depends_on_the_teacher(tmp_path: Path) -> None:
+def test_fidelity_reads_held_out_texts_of_runs_and_depends_on_the_teacher(tmp_path: Path) -> None:
     student = run(tmp_path / "r")
     (tmp_path / "r" / HELD_OUT).write_text("".join(f"{json.dumps(f's{i}')}\n" for i in range(20)))
     found = evaluate(student, "fidelity", teacher=teacher(), keep=True)
@@ -170,9 +170,7 @@ def test_fidelity_reads_what_runs_held_out_and_depends_on_the_teacher(tmp_path: 
         evaluate(student, "fidelity")
 
 
-def test_without_keep_nothing_is_written_and_what_cannot_be_kept_costs_a_note(
-    tmp_path: Path, data: Path
-) -> None:
+def test_without_keep_nothing_is_written_and_a_failed_write_is_a_note(tmp_path: Path, data: Path) -> None:
     student = run(tmp_path / "r")
     evaluate(student, data=data, teacher=teacher())
     assert list((tmp_path / "r").iterdir()) == []
@@ -180,7 +178,7 @@ def test_without_keep_nothing_is_written_and_what_cannot_be_kept_costs_a_note(
     assert any("not kept" in note for note in evaluate(student, data=data, keep=True).notes)
 
 
-def test_models_of_one_name_are_told_apart(data: Path) -> None:
+def test_models_of_one_name_are_distinguished(data: Path) -> None:
     one, other = model("same", salt="a"), model("same", salt="b")
     found = evaluate([one, other], data=data, teacher=Model("same", Counted(4)))
     assert len({facts.name for facts, _ in found.models}) == 3
@@ -210,12 +208,12 @@ def test_vectors_without_a_direction_are_an_error_that_names_the_sentence(
         ({"teacher": "nosuch"}, "no run or model 'nosuch': expected a run's folder"),
     ],
 )
-def test_what_cannot_be_meant_is_an_error(data: Path, options: dict, noun: str) -> None:
+def test_invalid_arguments_are_an_error(data: Path, options: dict, noun: str) -> None:
     with pytest.raises(DataError, match=noun):
         evaluate(model(), **({"data": data} | options))
 
 
-def test_every_suite_says_what_it_reads() -> None:
+def test_every_suite_names_its_files() -> None:
     for suite in suites().values():
         assert suite.summary
         assert suite.files or suite.needs_teacher
@@ -249,7 +247,9 @@ def test_sizes_are_read_from_the_files(tiny_teacher: Path, loaded_teacher) -> No
     )
 
 
-def test_a_cached_teacher_stores_what_it_encodes(tmp_path: Path, tiny_teacher: Path, data: Path) -> None:
+def test_a_cached_teacher_stores_the_vectors_it_encodes(
+    tmp_path: Path, tiny_teacher: Path, data: Path
+) -> None:
     (tmp_path / "t.txt").write_text("a\nb\n")
     embedcache.build(tmp_path / "t.txt", teacher=tiny_teacher, cache=tmp_path / "c")
     first = open_model(f"cache:{tmp_path / 'c'}")

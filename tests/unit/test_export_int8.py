@@ -1,4 +1,4 @@
-"""Which parts of a graph become int8: matrices by their role whatever their shapes, tables by column."""
+"""Parts of a graph that become int8: matrices by their role at any shape, tables by column."""
 
 from __future__ import annotations
 
@@ -114,10 +114,10 @@ def cosine(one: np.ndarray, other: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("neurons", SHAPES)
-def test_feed_forward_matrices_are_found_whatever_their_shapes(neurons: int) -> None:
+def test_feed_forward_matrices_are_found_at_any_shape(neurons: int) -> None:
     for activation in ("erf", "Relu", "Gelu", "Tanh"):
         assert feed_forward(encoder(neurons, activation=activation).graph) == (["first"], ["second"])
-    # A gate has a first matrix of its own.
+    # A gate adds another first matrix.
     gated = encoder(neurons, activation="Sigmoid", gated=True)
     assert feed_forward(gated.graph) == (["first", "open"], ["second"])
     assert feed_forward(encoder(neurons, activation="Identity").graph) == ([], [])
@@ -182,7 +182,7 @@ def test_a_table_in_int8_gives_its_rows_and_is_a_quarter_of_the_size() -> None:
         assert not np.array_equal(found, rows[ids])
 
 
-def test_only_what_is_read_by_row_is_a_table() -> None:
+def test_only_a_matrix_read_by_row_is_a_table() -> None:
     graph = Graph()
     for name in ("words", "tied", "across"):
         graph.weight(name, 16, 16)

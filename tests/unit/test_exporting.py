@@ -37,7 +37,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
 
 @pytest.fixture
 def gappy(tmp_path: Path) -> Cache:
-    """Return a cache whose corpus of ten rows has six vectors, and whose view has none of its own."""
+    """Return a cache whose corpus of ten rows has six vectors, and whose view has none."""
     cache = Cache.create(tmp_path / "gappy")
     add_view(add_corpus(cache, "c", TEXTS[:10]), "crop=crop")
     add_teacher(cache, "t", [batch(TEXTS[:6])])

@@ -70,7 +70,7 @@ def table(**changes: Any) -> Table:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """What the source offers, as downloads that were brought along."""
+    """The files of the source, as a folder of downloads."""
     folder = tmp_path / "downloads" / "example.org"
     folder.mkdir(parents=True)
     (folder / "news.tsv").write_bytes(NEWS)
@@ -345,7 +345,7 @@ def test_every_source_has_a_licence_and_an_address_or_digest_that_cannot_change(
 OTHERS = {"stsb_dev", "stsb_train", "snli_dev", "senteval_sst2_sentences", "flickr30k_captions5"}
 
 
-def test_what_is_fetched_is_what_the_suites_read():
+def test_tables_to_fetch_fit_the_files_of_the_suites():
     assert fetchable_suites() == [suite for suite in sorted(suites()) if suite != "fidelity"]
     for stem, (suite, one) in ALL.items():
         # Capitals stand for any name.
@@ -362,11 +362,11 @@ def run(*words: object):
 
 
 def test_the_list_names_files_sources_licences_and_addresses():
-    told = run("list").output
+    listing = run("list").output
     for suite, one in ALL.values():
-        assert suite in told.splitlines()
-        assert f"  {one.file} " in told
-        assert f"{one.source}; licence: {one.licence}" in told
+        assert suite in listing.splitlines()
+        assert f"  {one.file} " in listing
+        assert f"{one.source}; licence: {one.licence}" in listing
     listed = json.loads(run("list", "sts", "--json").output)
     assert [one["rows"] for one in listed["sts"]][:5] == [3108, 1500, 3750, 3000, 1186]
     urls = run("list", "nli", "--urls").output.splitlines()
@@ -375,7 +375,7 @@ def test_the_list_names_files_sources_licences_and_addresses():
     assert "no sources are known" in str(run("list", "nothing").exception)
 
 
-def test_the_command_says_what_it_fetched_and_fails_where_something_is_missing(monkeypatch, site, data):
+def test_the_command_lists_fetched_files_and_fails_if_one_is_missing(monkeypatch, site, data):
     other = {"file": "other_test.tsv", "parts": {"news": {"files": ["news.tsv"]}}, "licence": "ask first"}
     for module in (fetch, source_tables):
         monkeypatch.setattr(module, "tables_of", lambda suite: [table(), table(**other)])

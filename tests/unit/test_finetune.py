@@ -1,4 +1,4 @@
-"""Fine-tuning on triples, pairs, sentences and labels: what is learnt, written, resumed and refused."""
+"""Fine-tuning on triples, pairs, sentences and labels: learning, files, resumption and refusals."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DEV = {"rows": ["split=train"], "dev_rows": ["split=dev"]}
 
 
 class KilledError(Exception):
-    """Stands for whatever ends a process."""
+    """Stand-in for the end of a process."""
 
 
 def similar(count: int = 60) -> list[tuple[str, str, str]]:
@@ -171,7 +171,7 @@ def test_the_loss_is_that_of_the_formula_in_value_and_gradient(tau, texts, maske
     assert (gradient.norm(dim=1) > 0).all()
 
 
-def test_what_is_no_negative_is_told_text_by_text():
+def test_false_negatives_are_found_text_by_text():
     codes = torch.from_numpy(CODES)
     found = no_negatives(codes[:, 0], codes[:, 1], codes[:, 1:].T.reshape(-1))
     assert found.nonzero().tolist() == [
@@ -235,7 +235,7 @@ def test_a_classifier_learns_and_its_score_is_that_of_its_folder(given):
     assert ClassifierHead.read(taught.best).labels == ("animal", "none")
 
 
-def test_sentences_are_told_apart_under_dropout(given, tmp_path):
+def test_sentences_are_distinguished_under_dropout(given, tmp_path):
     run = small(given.encoder, tmp_path / "run", sentences=given.sentences, lr=3e-3, epochs=10, dropout=0.3)
     losses = [line["loss"] for line in metrics(run.folder) if "loss" in line]
     # A text and itself under another dropout are not one vector, or there were nothing to lose.
@@ -280,7 +280,7 @@ def test_a_head_is_added_trained_and_kept_or_dropped(tmp_path, given):
 
 
 def test_weights_that_the_start_lacks_are_the_same_in_every_attempt(given, tmp_path):
-    """A pooler that nobody trains is drawn at random, and saved with the rest."""
+    """An untrained pooler is drawn at random, and saved with the rest."""
     bare = tiny_encoder(tmp_path / "bare", layers=1, plain=True, seed=9)
     path = bare / "model.safetensors"
     held = {name: tensor for name, tensor in load_file(path).items() if "pooler" not in name}
@@ -314,7 +314,7 @@ def test_the_length_in_training_is_not_that_of_the_student(given, tmp_path, monk
 # --- the folder ---
 
 
-def test_the_folder_says_what_both_stages_were(given):
+def test_the_folder_records_both_stages(given):
     record, before = read_record(given.learnt.folder), read_record(given.stage1.folder)
     assert (record.kind, record.stage1) == ("finetune", before)
     assert record.start.run == str(given.stage1.folder.resolve())
@@ -331,7 +331,7 @@ def test_the_folder_says_what_both_stages_were(given):
         assert path.is_dir() or str(given.triples.parent).encode() not in path.read_bytes()
 
 
-def test_the_folder_of_a_classifier_says_what_it_was_trained_on(given):
+def test_the_folder_of_a_classifier_records_its_training_data(given):
     record, start = read_record(given.taught.folder), load_teacher(given.encoder, device="cpu").contract.id
     assert (record.kind, record.labels, record.teacher) == ("finetune", ["animal", "none"], None)
     assert (record.rows, record.held_out, record.in_dev) == (SPLITS.count("train"), 0, 0)

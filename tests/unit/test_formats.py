@@ -106,7 +106,7 @@ def test_every_reader_gives_the_vectors_of_a_lookup_bit_for_bit(
 # Scans
 
 
-def test_a_scan_is_read_again_from_the_start_and_names_what_is_missing(cache: Cache, tmp_path: Path) -> None:
+def test_a_scan_is_read_again_from_the_start_and_names_missing_vectors(cache: Cache, tmp_path: Path) -> None:
     scan = cache.scan("int8", "news", "crop")
     with pytest.raises(MissingVectorsError, match="row 0"):
         scan.to_polars()
@@ -187,7 +187,7 @@ def test_queries_come_from_another_corpus_and_another_teacher(cache: Cache, tmp_
 # The command and the page
 
 
-def test_formats_are_told_apart_and_replaced_only_by_their_own(cache: Cache, tmp_path: Path) -> None:
+def test_formats_are_distinguished_and_replaced_only_by_their_own(cache: Cache, tmp_path: Path) -> None:
     assert options.EXPORT_FORMATS == FORMATS
     settings = {"corpus": "plain", "teacher": "int8"}
     for to in FORMATS:

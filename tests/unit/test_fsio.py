@@ -101,7 +101,7 @@ def test_canonical_json_has_one_spelling() -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "NaN", '{"a": Infinity}', "[" * 17 + "]" * 17, "[" * 100_000, '{"a":' * 300 + "1"]
 )
-def test_what_is_no_json_is_a_value_error(text: str) -> None:
+def test_invalid_json_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         fsio.parsed_json(text.encode())
 

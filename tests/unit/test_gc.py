@@ -70,7 +70,7 @@ LEFTOVERS = {
 # fmt: on
 
 
-def test_leftovers_go_as_a_whole_once_nobody_has_touched_them_for_an_hour(tmp_path: Path) -> None:
+def test_leftovers_go_as_a_whole_once_untouched_for_an_hour(tmp_path: Path) -> None:
     cache = filled(tmp_path)
     cache.lookup(TEXTS[:3])
     kept = files(tmp_path)
@@ -94,7 +94,7 @@ def test_leftovers_go_as_a_whole_once_nobody_has_touched_them_for_an_hour(tmp_pa
     assert len(cache.lookup(TEXTS[:100])) == 100
 
 
-def test_what_is_in_use_stays(tmp_path: Path) -> None:
+def test_files_in_use_stay(tmp_path: Path) -> None:
     cache = filled(tmp_path)
     arrays = tmp_path / "derived" / "tokens" / "mine" / "tokens.json"
     write_sealed_json(arrays, {"corpus": cache.corpus().info.digest})
@@ -192,7 +192,7 @@ def test_a_build_that_runs_while_vectors_are_collected_keeps_them(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_build_has_just_written_is_never_collected(
+def test_fresh_files_of_a_build_are_never_collected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     freed: list[object] = []

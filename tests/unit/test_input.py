@@ -1,4 +1,4 @@
-"""Reading corpora: every format, every kind of bad input, rows in memory, and what is never altered."""
+"""Reading corpora: every format, every kind of bad input, rows in memory, and unaltered texts."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ REFUSED: list[tuple[str, bytes, dict[str, Any], str]] = [
 @pytest.mark.parametrize(
     ("name", "data", "options", "says"), REFUSED, ids=[f"{n}-{r[0]}" for n, r in enumerate(REFUSED)]
 )
-def test_what_cannot_be_read_is_one_error(
+def test_an_unreadable_source_is_one_error(
     tmp_path: Path, name: str, data: bytes, options: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(InputError, match=f"(?s){says}") as caught:
@@ -443,7 +443,7 @@ def test_bad_rows_in_memory_are_counted() -> None:
     [[], {"train": ["a"]}, 5, b"bytes", [["a"]], io.StringIO("a\n"), [{"a": 1, "b": 2}], None, Mixed()],
     ids=lambda given: type(given).__name__,
 )
-def test_what_is_no_list_of_texts_is_refused(given: object) -> None:
+def test_values_other_than_lists_of_texts_are_refused(given: object) -> None:
     with pytest.raises(InputError):
         read(*find_sources(given))
 

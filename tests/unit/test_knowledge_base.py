@@ -1,4 +1,4 @@
-"""Knowledge bases: their graph, what goes in, the files, and the students that may search them."""
+"""Knowledge bases: their graph, rows and files, and the students that may search them."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_a_base_of_other_vectors_or_labels_is_refused_when_built_and_when_opened
 
 
 @pytest.mark.parametrize(("trained", "teacher"), [(1, "tiny"), (0, "tiny.projected")])
-def test_the_teacher_with_and_without_its_projection_are_told_apart(tmp_path, cache, trained, teacher):
+def test_the_teacher_with_and_without_its_projection_are_distinguished(tmp_path, cache, trained, teacher):
     run = make_run(tmp_path / "run", cache, contracts()[trained])
     with pytest.raises(DataError, match=r"projection .*none"):
         build_base(run, cache.folder, teacher=teacher)

@@ -108,7 +108,7 @@ def test_shares_are_all_of_a_step_in_order_and_everybody_has_a_row(processes):
 
 def test_of_many_views_the_last_place_goes_round(joined):
     _, dataset, tokens, _ = joined
-    # Views that can be told apart: all tokens of view v are 100 + v.
+    # Distinguishable views: all tokens of view v are 100 + v.
     views = tuple(replace(tokens, ids=np.full_like(np.asarray(tokens.ids), 100 + v)) for v in range(4))
     source = DistillSource(dataset, views, texts=2)
     seen = []

@@ -73,7 +73,7 @@ def drawn(name: str, changes: dict, lengths: list[int], width: int, seed: int) -
 
 
 def push_some(loss: DistillLoss, width: int, pushed: list[int], seed: int) -> list[Tensor]:
-    """Train a loss on batches of so many rows, and return their teacher vectors in float64."""
+    """Train a loss on batches of the sizes ``pushed``, and return their teacher vectors in float64."""
     past: list[Tensor] = []
     for step, count in enumerate(pushed):
         targets = draw(count, width, seed=seed + 100 + step)
@@ -326,7 +326,7 @@ def test_a_setting_of_another_loss_takes_no_rows_out_of_training():
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_the_registry_says_of_each_loss_what_its_class_says(name):
+def test_the_registry_agrees_with_the_class_of_each_loss(name):
     facts, loss = LOSSES[name], made(name, 8)
     assert loss.needs_whole_batch is (name in ("rkd", "rkd-kd"))
     assert (loss.queue is None) is (facts.full_queue is None) is (name not in QUEUED)

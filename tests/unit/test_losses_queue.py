@@ -1,4 +1,4 @@
-"""The queue of teacher vectors: what is in it after which pushes, and how it is saved."""
+"""The queue of teacher vectors: its content after pushes, and its saved form."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def held(queue: TeacherQueue) -> list[int]:
 
 @given(size=st.integers(0, 6), batches=st.lists(st.integers(0, 9), max_size=8))
 @settings(max_examples=60, deadline=None)
-def test_it_holds_the_last_rows_whatever_the_batches(size, batches):
+def test_it_holds_the_last_rows_of_any_batches(size, batches):
     queue, history = TeacherQueue(size, 2), []
     for count in batches:
         rows = range(len(history) + 1, len(history) + 1 + count)

@@ -67,7 +67,7 @@ def own(remote: str, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def size(source: Path) -> Callable[[float], int]:
-    """Return a function that gives the bytes of so many shards."""
+    """Return a function that gives the bytes of N shards."""
     one = shard_size(source)
     return lambda shards: int(shards * one)
 
@@ -132,15 +132,15 @@ def test_vectors_are_those_of_a_pulled_cache(tmp_path, teacher, codecs):
     keys = key_array([*TEXTS, "a text that no shard has"])
     limit = 3 * max(shard.bytes for shard in whole.shards)
     with streamed(tmp_path / "team", tmp_path / "mirror", limit, corpus=corpus) as store:
-        there = store.locate(keys) >= 0
-        assert np.array_equal(there, whole.locate(keys) >= 0)
-        assert not there[-1]
+        found = store.locate(keys) >= 0
+        assert np.array_equal(found, whole.locate(keys) >= 0)
+        assert not found[-1]
         assert (store.codec_name, store.dtype, len(store)) == (whole.codec_name, whole.dtype, len(whole))
 
         @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
-        @given(st.lists(st.integers(0, int(there.sum()) - 1), max_size=80))
+        @given(st.lists(st.integers(0, int(found.sum()) - 1), max_size=80))
         def same(rows: list[int]) -> None:
-            mine, theirs = store.locate(keys[there][rows]), whole.locate(keys[there][rows])
+            mine, theirs = store.locate(keys[found][rows]), whole.locate(keys[found][rows])
             np.testing.assert_array_equal(store.gather(mine), whole.gather(theirs))
             for a, b in zip(store.seen(mine), whole.seen(theirs), strict=True):
                 np.testing.assert_array_equal(a, b)
@@ -151,7 +151,7 @@ def test_vectors_are_those_of_a_pulled_cache(tmp_path, teacher, codecs):
                 store.gather(np.array([0, position]))
 
 
-def test_a_mirror_without_a_limit_is_a_pulled_cache_and_a_limit_counts_what_it_left(
+def test_a_mirror_without_a_limit_is_a_pulled_cache_and_a_later_limit_counts_its_files(
     source, remote, tmp_path, size
 ):
     folder = tmp_path / "mirror"
@@ -297,7 +297,7 @@ def test_a_manifest_that_lies_about_a_shard_is_refused(own, tmp_path, what, is_h
 # Ends
 
 
-def test_what_a_killed_run_leaves_is_cleaned_by_the_next_fetch(remote, tmp_path, size):
+def test_leftovers_of_a_killed_run_are_removed_by_the_next_fetch(remote, tmp_path, size):
     with streamed(remote, tmp_path / "mirror", size(1.2)) as store:
         left = Path(store.container.where(".tmp-0123-half"))
         left.parent.mkdir(parents=True)

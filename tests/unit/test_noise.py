@@ -1,4 +1,4 @@
-"""What counts as the same vector: the bits, or what compute dtypes and codecs explain."""
+"""Equality of vectors: the same bits, or a difference that compute dtypes and codecs explain."""
 
 from __future__ import annotations
 

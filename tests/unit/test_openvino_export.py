@@ -51,7 +51,7 @@ def test_a_classifier_keeps_its_head_and_its_knowledge_base(tmp_path: Path, tiny
     assert (out / KNOWLEDGE_BASE / "header.json").is_file()
 
 
-def test_what_cannot_be_exported_leaves_nothing(
+def test_a_failed_export_leaves_nothing(
     tmp_path: Path, tiny_teacher: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_teacher("bert", tmp_path / "parts", None).save(str(tmp_path / "pooler"))

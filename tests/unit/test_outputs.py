@@ -53,9 +53,7 @@ def head_of(folder: Path) -> ClassifierHead:
     return head
 
 
-def test_one_pass_gives_both_outputs_and_only_what_is_missing(
-    file: Path, folder: Path, tmp_path: Path
-) -> None:
+def test_one_pass_gives_both_outputs_and_only_missing_rows(file: Path, folder: Path, tmp_path: Path) -> None:
     cache = make(file, folder, tmp_path / "both", output=BOTH)
     assert cache.result is not None
     assert (cache.result.encoded, counts(cache, "encoded")) == (40, [(40,), (40,)])

@@ -1,4 +1,4 @@
-"""Parts of a corpus, encoded by processes of their own, are together what one build makes."""
+"""Parts of a corpus, encoded by separate processes, together equal the cache of one build."""
 
 from __future__ import annotations
 

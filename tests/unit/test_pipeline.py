@@ -1,4 +1,4 @@
-"""Pipelines: what they do, skip, resume, protect and refuse."""
+"""Pipelines: steps that run, are skipped, resumed and refused, and files that are protected."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ SKIPPED = dict.fromkeys(("build", "run", "finetune", "eval", "export"), "skip")
 DONE = dict.fromkeys(SKIPPED, "done")
 
 
-def test_what_has_not_changed_is_skipped_and_what_has_is_done(tmp_path, steps, exported, monkeypatch):
+def test_unchanged_steps_are_skipped_and_changed_ones_run(tmp_path, steps, exported, monkeypatch):
     """Paths are relative to the file, wherever the command is called from."""
     file, out = write(tmp_path, steps), tmp_path / "all"
     (tmp_path / "elsewhere").mkdir()
@@ -160,7 +160,7 @@ def test_an_interrupted_training_is_resumed(tmp_path, steps):
     assert record["recipe"] == "distilcse/bert-base-kd"
 
 
-def test_what_others_have_there_is_not_replaced(tmp_path, steps, teacher_folder):
+def test_foreign_corpora_and_runs_are_not_replaced(tmp_path, steps, teacher_folder):
     (tmp_path / "others.txt").write_text("\n".join(TEXTS[:140]) + "\n", encoding="utf-8")
     build(tmp_path / "others.txt", teacher=str(teacher_folder), cache=tmp_path / "cache", name="shared")
     digest = Cache(tmp_path / "cache").corpus("shared").info.digest
@@ -194,7 +194,7 @@ def test_a_dry_run_writes_nothing_and_a_damaged_state_is_an_error(tmp_path, step
         done(file)
 
 
-def test_everything_that_is_wrong_is_told_at_once(tmp_path, steps):
+def test_all_mistakes_are_reported_at_once(tmp_path, steps):
     steps["build"] |= {"source": "x.txt", "limit": "many"}
     steps["run"]["loss"] = {"name": "mse", "tau": 0.1}
     steps["finetune"] = {"triples": "no-triples.tsv"}
@@ -224,13 +224,13 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path, steps):
 
 
 @pytest.mark.parametrize("text", ["- a\n", "run: 3\n", "out: x\n", "", "eval: {suite: sts}\n"])
-def test_files_that_are_no_pipelines_are_refused(tmp_path, text):
+def test_files_other_than_pipelines_are_refused(tmp_path, text):
     (tmp_path / "steps.yaml").write_text(text)
     with pytest.raises(ConfigError):
         read_pipeline(tmp_path / "steps.yaml")
 
 
-def test_a_step_takes_from_those_before_what_it_does_not_say_itself(tmp_path):
+def test_a_step_takes_missing_settings_from_earlier_steps(tmp_path):
     (tmp_path / "t.tsv").touch()
     (tmp_path / "c1.txt").touch()
     file = tmp_path / "small.yaml"

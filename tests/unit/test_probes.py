@@ -134,13 +134,13 @@ def test_transfer_reads_the_sets_that_are_there_and_scores_accuracy_and_f1(tmp_p
     assert {one.name: len(one.learnt) for one in read_transfer(tmp_path)}["sst2"] == 20
 
 
-def test_labels_that_cannot_be_told_apart_are_an_error(tmp_path: Path) -> None:
+def test_labels_with_too_few_examples_are_an_error(tmp_path: Path) -> None:
     write_tsv(tmp_path / "senteval_mr.tsv", "label text", [(int(i < 3), f"t{i}") for i in range(40)])
     with pytest.raises(DataError, match="MR"):
         read_transfer(tmp_path)
 
 
-def test_unlabelled_rows_are_left_out_and_leaks_are_told(tmp_path: Path) -> None:
+def test_unlabelled_rows_are_left_out_and_leaks_are_reported(tmp_path: Path) -> None:
     rows = [("train", i % 2, f"Text  {i}") for i in range(30)]
     rows += [("test", 0, "text 1"), ("test", 7, "new"), ("test", "-", "x"), ("odd", 1, "y"), ("test", 1, " ")]
     write_tsv(tmp_path / "senteval_trec.tsv", "split label text", rows)
@@ -182,7 +182,7 @@ def test_snli_is_scored_on_its_test_file_or_its_dev_file_with_a_note(tmp_path: P
     assert len(read_nli(tmp_path, 0, 0)[0].scored) == 60
 
 
-def test_separable_vectors_are_told_apart_and_random_ones_are_not() -> None:
+def test_separable_vectors_are_classified_and_random_ones_are_not() -> None:
     texts = [(f"t{i}",) for i in range(100)]
     probe = Probe("x", "X", {"all": Examples(texts, [str(i % 2) for i in range(100)])})
     sides = {text: int(text[1:]) % 2 for (text,) in texts}

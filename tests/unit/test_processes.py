@@ -1,4 +1,4 @@
-"""Several processes that train together do what one does with the same batches; killed ones are resumed."""
+"""Several processes train together as one does on the same batches; killed ones are resumed."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_one_of_two_processes_tokenises_for_both(own_cache, teacher, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_resume_what_two_began_and_one_does_not(views_cache, tmp_path):
+def test_two_processes_resume_a_run_of_two_and_one_does_not(views_cache, tmp_path):
     more = [*LOSSES["congen"], "--set", "student.dropout=0.2", "--checkpoint-every", "3"]
     for name, kill in (("whole", None), ("run", 8)):
         command = Command(arguments(views_cache, "layers:1", tmp_path / name, 2, *more), kill_at_step=kill)

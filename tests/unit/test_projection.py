@@ -206,7 +206,7 @@ def test_vectors_that_another_corpus_lacks_are_added_without_training(cache):
     assert run(cache, *words, "--epochs", 2).exit_code == 2
 
 
-def test_what_the_base_lacks_is_refused_before_anything_is_written(cache):
+def test_missing_base_vectors_are_refused_before_anything_is_written(cache):
     project(cache, dim=5, settings=QUICK)
     before = content(cache.folder)
     add_corpus(cache, known=False)
@@ -226,7 +226,7 @@ def test_what_the_base_lacks_is_refused_before_anything_is_written(cache):
 @pytest.mark.parametrize(
     "labels", [None, ["a"] * ROWS, [number / 7 for number in range(ROWS)]], ids=["none", "one", "fractions"]
 )
-def test_a_corpus_without_labels_to_tell_apart_is_refused(tmp_path, labels):
+def test_a_corpus_without_class_labels_is_refused(tmp_path, labels):
     with pytest.raises(DataError, match="--label-column"):
         project(make_cache(tmp_path / "cache", labels))
 
@@ -285,7 +285,7 @@ def test_neighbours_vote_without_the_row_itself(neighbours):
     assert neighbour_accuracy(vectors.astype(np.float32), labels, neighbours) == right / 40
 
 
-def test_the_command_prints_and_records_what_it_did(cache):
+def test_the_command_prints_and_records_its_result(cache):
     words = ("--teacher", "base", "--dim", 5, "--epochs", 2, "--lr", 0.01, "--batch-size", 64, "--tau", 0.1)
     words += ("--seed", 4, "--threads", 1)
     shown = run(cache, *words).stdout

@@ -1,4 +1,4 @@
-"""Queries: tables over a cache's files, what a statement cannot reach, output formats, and ``--where``."""
+"""Queries: tables over a cache's files, limits of a statement, output formats, and ``--where``."""
 # ruff: noqa: S608 - the statements are made here
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def test_a_statement_reaches_nothing_but_the_cache(cache: Cache, tmp_path: Path,
 
 
 @pytest.mark.parametrize("sql", ALLOWED)
-def test_whatever_selects_is_answered(cache: Cache, sql: str) -> None:
+def test_every_select_is_answered(cache: Cache, sql: str) -> None:
     assert query(cache, sql).num_rows > 0
 
 
@@ -270,6 +270,6 @@ NO_CONDITIONS = {
 
 
 @pytest.mark.parametrize("where", NO_CONDITIONS)
-def test_what_is_no_condition_is_refused(cache: Cache, where: str) -> None:
+def test_an_invalid_condition_is_refused(cache: Cache, where: str) -> None:
     with pytest.raises(EmbedCacheError, match=NO_CONDITIONS[where]):
         select_rows(cache, "news", where)

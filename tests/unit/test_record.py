@@ -1,4 +1,4 @@
-"""The record of a run: what it holds, and how runs are found and told apart."""
+"""The record of a run: its content, and how runs are found and distinguished."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_record_reads_back_as_it_was_written(tmp_path):
 
 
 @pytest.mark.parametrize("content", [None, "", "{}", "[1]", '{"version": 1}'])
-def test_other_files_of_this_name_are_no_records(tmp_path, content):
+def test_other_files_of_this_name_are_not_records(tmp_path, content):
     if content is not None:
         (tmp_path / "run.json").write_text(content)
     assert read_record(tmp_path) is None
@@ -61,7 +61,7 @@ def test_runs_are_found_below_a_folder_each_once(tmp_path):
         ({"student": {"spec": "layers:2"}}, False),
     ],
 )
-def test_only_what_changes_the_result_changes_identity_and_setting(change, alike):
+def test_only_settings_that_change_the_result_change_identity_and_setting(change, alike):
     plain = RunConfig(cache="cache")
     other = RunConfig(**{"cache": "cache", **change})
     facts = {"corpus": "c", "dev": None}

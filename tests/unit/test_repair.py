@@ -79,7 +79,7 @@ def states_of(cache: Path) -> dict[Path, tuple[int, int]]:
         ("lmdb", "teachers/*/vectors.seal.json", "flipped"),
     ],
 )
-def test_what_is_known_comes_back_with_the_same_bytes(
+def test_known_content_comes_back_with_the_same_bytes(
     fresh: MakeCopy, sound_caches: dict[str, Path], kind: str, pattern: str, way: str
 ) -> None:
     cache, encoder = fresh(kind), FakeEncoder(TEACHER)
@@ -99,7 +99,7 @@ def test_what_is_known_comes_back_with_the_same_bytes(
     assert states_of(cache) == before
 
 
-def test_what_was_damaged_is_kept_in_quarantine(fresh: MakeCopy) -> None:
+def test_damaged_files_are_kept_in_quarantine(fresh: MakeCopy) -> None:
     cache = fresh("arrow")
     for _ in range(2):
         paths = [cache / "cache.json", only(cache, SHARDS)]
@@ -275,7 +275,7 @@ def test_nothing_is_written_where_there_is_a_link(fresh: MakeCopy, tmp_path: Pat
 
 
 @pytest.mark.parametrize("pattern", ["cache.json", "corpora/*/corpus.json"])
-def test_what_a_newer_version_wrote_is_left(fresh: MakeCopy, pattern: str) -> None:
+def test_files_of_a_newer_version_stay(fresh: MakeCopy, pattern: str) -> None:
     cache = fresh("arrow")
     reseal(only(cache, pattern), lambda value: value.update(version=99))
     before = content_of(cache)
@@ -300,7 +300,7 @@ def test_without_the_teacher_nothing_is_moved(fresh: MakeCopy) -> None:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())
-def test_whatever_was_done_to_a_cache_it_is_mended_or_listed(
+def test_any_damage_to_a_cache_is_repaired_or_listed(
     sound_caches: dict[str, Path], tmp_path: Path, data: st.DataObject
 ) -> None:
     cache = tmp_path / "cache"
@@ -322,7 +322,7 @@ def test_whatever_was_done_to_a_cache_it_is_mended_or_listed(
         assert mended(cache).fixes == ()
 
 
-def test_the_command_repairs_or_says_what_is_left(fresh: MakeCopy) -> None:
+def test_the_command_repairs_and_lists_the_rest(fresh: MakeCopy) -> None:
     cache = fresh("arrow")
     (cache / "cache.json").unlink()
     code, shown = run("repair", "--cache", cache, "--dry-run")

@@ -96,7 +96,7 @@ def test_teachers_stand_first_then_students_the_best_before_others(found):
         ("ckd-tau", "12 of 120 sentences"),
     ],
 )
-def test_a_row_says_what_to_know_before_trusting_it(found, name, words):
+def test_a_row_carries_its_caveats(found, name, words):
     assert any(words in note for note in named(found, name).notes)
 
 
@@ -146,7 +146,7 @@ def test_rows_are_named_by_their_folders(folders, names):
     assert row_names([[Path("runs", one) for one in group] for group in folders]) == names
 
 
-def test_what_holds_no_run_or_no_evaluation_is_refused(place, tmp_path):
+def test_a_folder_without_a_run_or_an_evaluation_is_refused(place, tmp_path):
     for places, suites in ((tmp_path, ()), (tmp_path / "nowhere", ()), (place, ("nli",))):
         with pytest.raises(DataError):
             rows(places, suites)
@@ -213,7 +213,7 @@ def test_markdown_takes_texts_literally():
     assert writers.inline(text) == r"a \| b \*c\* \`d\` \<e\> \_f\_ g_h [i]\(j)"
 
 
-def test_the_front_is_what_no_other_beats():
+def test_the_front_holds_the_unbeaten_rows():
     points = [(1.0, 50.0), (2.0, 70.0), (3.0, 60.0), (4.0, 80.0)]
     assert front(points, low_cost=True) == [(1.0, 50.0), (2.0, 70.0), (4.0, 80.0)]
     assert front(points, low_cost=False) == [(4.0, 80.0)]
@@ -246,7 +246,7 @@ def test_a_torn_line_of_metrics_costs_that_line_alone(tmp_path):
         (["--out", "r.txt", "--format", "details"], "sts"),
     ],
 )
-def test_the_command_writes_what_the_ending_or_the_format_says(place, tmp_path, words, start):
+def test_the_command_writes_the_format_of_the_ending_or_the_option(place, tmp_path, words, start):
     out = tmp_path / words[1]
     result = CliRunner().invoke(cli, ["report", str(place), "--out", str(out), *words[2:]])
     assert result.exit_code == 0, result.output

@@ -1,4 +1,4 @@
-"""A run that is interrupted and resumed ends with the very student of one that never was."""
+"""A run that is interrupted and resumed ends with the same student as an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ RATES = {"rows_per_second"}
 TIMES = {"seconds", "rows_per_second", "waited"}
 
 
-class Stop(Exception):  # noqa: N818 - what stops a run here is no error
-    """Stands for whatever ends a process."""
+class Stop(Exception):  # noqa: N818 - it is not an error
+    """Stand-in for the end of a process."""
 
 
 def stop_at(step: int):
@@ -139,7 +139,7 @@ def test_resumed_from_any_step_it_is_the_same_run(views_cache, tmp_path, whole_r
     assert any("loss" in line for line in lines(whole.folder))
 
 
-def test_what_is_remembered_matters(views_cache, tmp_path, whole_runs):
+def test_saved_state_matters(views_cache, tmp_path, whole_runs):
     """Without one part of a checkpoint the weights are others, so that the tests above prove something."""
     from distill.training import trainer as trainer_module
 
@@ -190,7 +190,7 @@ def test_a_cache_that_moved_is_found_where_one_says(views_cache, tmp_path, whole
     assert str(tmp_path / "moved") in (folder / CONFIG).read_text(encoding="utf-8")
 
 
-def test_without_a_checkpoint_it_begins_anew_and_says_so(views_cache, tmp_path, whole_runs, capsys):
+def test_without_a_checkpoint_it_starts_again_with_a_message(views_cache, tmp_path, whole_runs, capsys):
     folder = interrupted(views_cache, tmp_path / "run", 3, **CKD, checkpoint_every=100)
     assert not (folder / CHECKPOINT).exists()
     (folder / ".tmp-0-best").mkdir()
@@ -201,7 +201,7 @@ def test_without_a_checkpoint_it_begins_anew_and_says_so(views_cache, tmp_path, 
     assert "no checkpoint" in capsys.readouterr().err
 
 
-def test_what_is_no_interrupted_run_is_refused(views_cache, tmp_path, whole_runs):
+def test_a_folder_without_an_interrupted_run_is_refused(views_cache, tmp_path, whole_runs):
     with pytest.raises(CheckpointError, match="holds no run"):
         resume(tmp_path)
     with pytest.raises(CheckpointError, match="holds no run"):

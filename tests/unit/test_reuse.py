@@ -1,4 +1,4 @@
-"""Reuse across max_length: what was not truncated is taken over as it is, the rest is encoded again."""
+"""Reuse across max_length: vectors of texts that were not truncated are reused, others encoded again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run from its configuration to its folder: what it writes, what it refuses, what it never deletes."""
+"""A run from its configuration to its folder: files it writes and never deletes, and refusals."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_a_folder_that_holds_no_run_is_never_deleted(built_cache, tmp_path, name
         {"held_out": 0, "patience": 2},
     ],
 )
-def test_what_cannot_be_run_is_refused_before_anything_is_deleted_or_written(
+def test_an_impossible_run_is_refused_before_anything_is_deleted_or_written(
     finished, built_cache, tmp_path, bad
 ):
     run, _ = finished
@@ -175,7 +175,7 @@ def test_without_tensorboard_the_run_does_not_begin(built_cache, tmp_path, monke
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_is_named_after_what_it_is_made_of(built_cache, tmp_path, monkeypatch, teacher_folder):
+def test_a_run_is_named_after_its_settings(built_cache, tmp_path, monkeypatch, teacher_folder):
     monkeypatch.chdir(tmp_path)
     assert str(small_run(built_cache, None, loss="ckd").folder) == "runs/texts-layers_1-ckd"
     run = small_run(built_cache, None, student=teacher_folder)
@@ -275,7 +275,7 @@ def test_a_run_of_a_teacher_with_overrides_is_evaluated_against_that_teacher(tmp
     assert means[1] == pytest.approx(means[0], abs=1e-4)
 
 
-def test_a_run_interrupted_before_its_first_checkpoint_is_started_anew_by_the_same_command(
+def test_a_run_interrupted_before_its_first_checkpoint_starts_again_with_the_same_command(
     built_cache, tmp_path
 ):
     run = small_run(built_cache, tmp_path / "run")

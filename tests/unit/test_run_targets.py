@@ -140,7 +140,7 @@ def test_one_teacher_is_projected_on_request(built_cache, tmp_path):
     "bad",
     [{"target_dim": 25}, {"teacher": ["tiny", "third"]}, {"head": "none"}, {"where": "row < 0"}],
 )
-def test_what_cannot_be_run_is_refused_before_anything_is_written(two_teachers, tmp_path, bad):
+def test_an_impossible_run_is_refused_before_anything_is_written(two_teachers, tmp_path, bad):
     with pytest.raises((ConfigError, StudentError, DataError, InputError)):
         small_run(two_teachers, tmp_path / "new", **{"teacher": ["tiny", "other"], **bad})
     assert not (tmp_path / "new").exists()

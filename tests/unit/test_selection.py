@@ -40,7 +40,7 @@ def held_out_score(dataset, tokenizer, vectors: np.ndarray) -> float:
     return selector.score(lambda texts: vectors)[selector.name]
 
 
-def test_a_perfect_copy_scores_one_whatever_its_scale(dataset, tokenizer, held_out_vectors):
+def test_a_perfect_copy_scores_one_at_any_scale(dataset, tokenizer, held_out_vectors):
     assert held_out_score(dataset, tokenizer, held_out_vectors) == pytest.approx(1.0, abs=1e-6)
     assert held_out_score(dataset, tokenizer, 7 * held_out_vectors) == pytest.approx(1.0, abs=1e-6)
 
@@ -90,7 +90,7 @@ def test_a_file_that_holds_test_rows_among_others_is_refused(tmp_path, tokenizer
     assert isinstance(pair_selector(str(path), tokenizer), PairSelector)
 
 
-def test_combined_targets_are_what_held_out_rows_are_scored_by(two_teachers, tokenizer):
+def test_held_out_rows_are_scored_by_combined_targets(two_teachers, tokenizer):
     cache = Cache(two_teachers)
     dataset = open_dataset(cache, teacher=["tiny", "other"], weights=[1, 3], held_out=HELD_OUT)
     texts = dataset.corpus.texts(dataset.held_out)

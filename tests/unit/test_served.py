@@ -92,7 +92,7 @@ def test_vectors_are_the_servers_in_order_and_identity_says_so(
     assert "canary" in str(row["identity"])
 
 
-def test_a_second_build_encodes_what_is_new_and_stores_the_canary_once(
+def test_a_second_build_encodes_new_texts_and_stores_the_canary_once(
     server: EmbeddingServer, build: Build, tmp_path: Path
 ) -> None:
     build(TEXTS[:200])
@@ -303,7 +303,7 @@ def live_level(cache: Cache) -> str:
     return next(one.level for one in examine(cache.folder, deep=20).findings if one.name == LIVE)
 
 
-def test_what_runs_the_teacher_again_asks_the_server(
+def test_commands_that_run_the_teacher_again_ask_the_server(
     server: EmbeddingServer, build: Build, tmp_path: Path
 ) -> None:
     cache = build()

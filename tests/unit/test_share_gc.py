@@ -185,10 +185,10 @@ def test_old_unlisted_objects_and_leftovers_go_and_all_else_stays(remote: Path) 
         path.write_bytes(b"young")
         age(path, days * DAY)
     age(objects_in(remote)[old], 15 * DAY)
-    told = collect(str(remote), dry_run=True)
+    planned = collect(str(remote), dry_run=True)
     assert set(objects_in(remote)) == {*listed, young, old}
-    assert collect(str(remote)) == told
-    assert (told.files, told.bytes) == (2, 8)
+    assert collect(str(remote)) == planned
+    assert (planned.files, planned.bytes) == (2, 8)
     assert set(objects_in(remote)) == {*listed, young}
     assert [path.exists() for path in leftovers] == [True, False]
 
@@ -215,7 +215,7 @@ def test_no_manifest_is_written_where_clocks_differ_by_days(pushed: Path, tmp_pa
 def test_dropped_objects_stay_until_the_grace_period_is_over(remote: Path, tmp_path: Path) -> None:
     first, before = digests_of(remote)[0], set(objects_in(remote))
     drop(str(remote), [first[:12]])
-    # Nobody pulls it any more, but a pull that runs still finds its objects.
+    # New pulls leave it out, but a running pull still finds its objects.
     assert pull(tmp_path / "mine", str(remote)).corpora == ["second"]
     assert collect(str(remote)).files == 0
     assert set(objects_in(remote)) == before
@@ -224,7 +224,7 @@ def test_dropped_objects_stay_until_the_grace_period_is_over(remote: Path, tmp_p
     assert list((remote / "dropped").iterdir()) == []
 
 
-def test_drop_now_deletes_the_texts_and_keeps_what_others_list(remote: Path) -> None:
+def test_drop_now_deletes_the_texts_and_keeps_files_of_other_manifests(remote: Path) -> None:
     assert drop(str(remote), [digests_of(remote)[0]], now=True).files > 0
     assert set(objects_in(remote)) == set(listed_by(remote))
     assert verify_remote(str(remote)).is_sound

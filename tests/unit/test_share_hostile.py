@@ -53,7 +53,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def remote(honest: Path, tmp_path: Path) -> Path:
-    """Return a copy of an honest remote, alone in a folder beside a file that nobody may touch."""
+    """Return a copy of an honest remote, alone in a folder beside a file that must not change."""
     shutil.copytree(honest / "remote", tmp_path / "box" / "remote")
     (tmp_path / "outside").write_text("untouched")
     return tmp_path / "box" / "remote"
@@ -252,7 +252,7 @@ OBJECTS: dict[str, Attack] = {
 
 
 @pytest.mark.parametrize("name", OBJECTS)
-def test_what_is_not_what_it_should_be_never_enters(remote: Path, name: str) -> None:
+def test_wrong_content_never_enters(remote: Path, name: str) -> None:
     OBJECTS[name](remote)
     refused(remote)
 

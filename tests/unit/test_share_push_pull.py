@@ -202,7 +202,7 @@ def test_a_contract_clash_names_the_field_and_both_values(tmp_path: Path, remote
 
 
 @pytest.mark.parametrize("taken", ["corpus", "teacher"])
-def test_what_a_build_makes_during_a_pull_is_not_replaced(
+def test_files_of_a_build_during_a_pull_are_not_replaced(
     tmp_path: Path, remote: str, taken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     push(make_cache(tmp_path / "mine").folder, remote)
@@ -272,7 +272,7 @@ def test_a_chosen_corpus_fetches_the_shards_of_its_texts_alone(
     theirs = Cache(tmp_path / "theirs")
     assert theirs.corpus_names() == ["plain"]
     have = {shard.name for shard in theirs.store(FAKE.contract).shards}
-    # Asked for again with more, what is there is not fetched again.
+    # A larger pull does not fetch the same shards again.
     fetched.clear()
     assert pull(theirs.folder, team).vectors["fake"] >= 120
     assert not have & set(fetched)

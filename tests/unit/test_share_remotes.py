@@ -1,4 +1,4 @@
-"""URLs and names of remotes: accepted, refused, and without secrets; what is no remote; lines that break."""
+"""URLs and names of remotes, refusals that repeat no secret, folders that are not remotes, broken lines."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def test_urls_have_one_spelling(text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "url"), [("team", url) for url in WRONG_URLS] + [(name, "s3://bucket/x") for name in WRONG_NAMES]
 )
-def test_what_names_no_remote_is_refused_and_no_secret_repeated(name: str, url: str, config: Path) -> None:
+def test_invalid_names_of_remotes_are_refused_without_repeating_a_secret(
+    name: str, url: str, config: Path
+) -> None:
     with pytest.raises(InputError) as found:
         add_remote(name, url)
     assert str(found.value).isprintable()
@@ -107,7 +109,7 @@ def test_no_folder_is_both_cache_and_remote(tmp_path: Path) -> None:
     assert not (tmp_path / "cache.json").exists()
 
 
-def test_a_folder_with_other_things_is_no_remote(cache: Path, tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_not_a_remote(cache: Path, tmp_path: Path) -> None:
     (docs := tmp_path / "docs").mkdir()
     (docs / "thesis.tex").write_text("x")
     with pytest.raises(InputError, match=r"thesis\.tex"):

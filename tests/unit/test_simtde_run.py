@@ -37,8 +37,8 @@ CPU = torch.device("cpu")
 STOPPABLE = {"epochs": 2, "eval_every": 2, "checkpoint_every": 2, "lr": 0.01}
 
 
-class Stop(Exception):  # noqa: N818 - what stops a run here is no error
-    """Stands for whatever ends a process."""
+class Stop(Exception):  # noqa: N818 - it is not an error
+    """Stand-in for the end of a process."""
 
 
 def stop_at_3(progress) -> None:
@@ -100,7 +100,7 @@ class TestTokenEmbeddings:
         assert pairs.students.requires_grad
         assert not pairs.targets.requires_grad
 
-    def test_padding_is_no_token_and_over_the_vocabulary_each_token_counts_once(self, live):
+    def test_padding_does_not_count_and_over_the_vocabulary_each_token_counts_once(self, live):
         student, table = student_of(live), token_table_of(live)
         batch = batch_of(student, ["a", " ".join(TEXTS[:2])])
         pairs, everything = (

@@ -150,7 +150,7 @@ def test_texts_without_known_tokens_have_the_vector_of_the_bias(student) -> None
 
 
 @pytest.mark.parametrize("texts", [TEXTS, EMPTY, ["", ""], ["the"], ["", "the cat", "", "a", ""]])
-def test_padded_batches_give_what_the_model_gives(student, texts: list[str]) -> None:
+def test_padded_batches_give_the_vectors_of_the_model(student, texts: list[str]) -> None:
     tokenizer = tokenizer_of(student, "static:dim=8")
     features = padded_features(tokenizer(texts), np.arange(len(texts)), tokenizer)
     ids, mask = features["input_ids"], features["attention_mask"]

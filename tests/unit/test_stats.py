@@ -129,7 +129,7 @@ def test_the_interval_of_retention_is_that_of_the_ratio_draw_by_draw():
     ]
     ends = retention_interval(student, teacher, 200)
     assert ends == pytest.approx(percentiles(100 * of[0] / of[1]))
-    # What is hard for both drops out: it is narrower than if each had draws of its own.
+    # Items hard for both cancel out: it is narrower than with separate draws.
     assert np.ptp(ends) < np.ptp(percentiles(100 * of[0] / np.roll(of[1], 1)))
 
 

@@ -1,4 +1,4 @@
-"""Stores in every container: what is put comes back, reading order, and what is refused."""
+"""Stores in every container: vectors come back, reading order, and refusals."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_rows_come_back_in_the_order_asked(make: Make) -> None:
                 store.gather(np.array([0, outside]))
 
 
-def test_one_of_two_vectors_of_a_key_is_read_however_they_came(make: Make) -> None:
+def test_the_same_of_two_vectors_of_a_key_is_read_in_any_order(make: Make) -> None:
     found, batches = [], [example_batch(["same"], seed=seed) for seed in range(4)]
     for name, order in (("forth", batches), ("back", batches[::-1])):
         for batch in order:
@@ -93,7 +93,7 @@ def test_of_several_rows_the_finest_is_read(tmp_path: Path, fine: str, coarse: s
         assert (len(store), store.codec_name) == (300, fine)
 
 
-def test_a_store_sees_what_others_add(tmp_path: Path) -> None:
+def test_a_store_sees_additions_of_others(tmp_path: Path) -> None:
     store, _ = filled(tmp_path, shards=2)
     store.put(example_batch(["mine"]))
     assert store.is_current
@@ -143,7 +143,7 @@ assert len(open_store(folder, kind=kind)) == 102
 
 
 @pytest.mark.parametrize("kind", ["arrow", "lmdb"])
-def test_a_forked_child_reads_and_writes_what_its_parent_has_open(tmp_path: Path, kind: str) -> None:
+def test_a_forked_child_reads_and_writes_the_open_store_of_its_parent(tmp_path: Path, kind: str) -> None:
     path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     command, environment = [sys.executable, "-c", FORKING, str(tmp_path), kind], {"PYTHONPATH": path}
     subprocess.run(command, env={**os.environ, **environment}, check=True)
@@ -195,7 +195,7 @@ def test_a_file_that_cannot_be_written_is_read_and_not_sealed(
     assert seal_of(tmp_path) is None
 
 
-def test_an_empty_file_of_a_killed_writer_is_no_damage_and_a_torn_one_is(tmp_path: Path) -> None:
+def test_an_empty_file_of_a_killed_writer_is_not_damage_but_a_torn_one_is(tmp_path: Path) -> None:
     (tmp_path / "vectors.mdb").touch()
     store = open_store(tmp_path, kind="lmdb")
     store.finish()

@@ -63,7 +63,7 @@ def test_only_the_test_subset_of_sick_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("scores", "vector", "noun"), [([1, 1, 1], None, "equal scores"), ([1, 2, 3], [1.0, 2.0], "collapsed")]
 )
-def test_what_cannot_be_ranked_is_an_error(
+def test_unrankable_scores_are_an_error(
     tmp_path: Path, scores: list[int], vector: list[float], noun: str
 ) -> None:
     write_tsv(tmp_path / "stsb_test.tsv", HEADER, [("x", s, f"a{i}", f"b{i}") for i, s in enumerate(scores)])

@@ -1,4 +1,4 @@
-"""Student specs, students of fewer layers and narrow ones, and what every student gets."""
+"""Student specs, students of fewer layers and narrow ones, and the modules of every student."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_spec_is_parsed(spec, kind, values):
         ("json:nothing", "nothing"),
     ],
 )
-def test_an_invalid_spec_is_refused_with_what_is_known(spec, word):
+def test_an_invalid_spec_is_refused_with_the_known_ones(spec, word):
     with pytest.raises(StudentError, match=word):
         parse_spec(spec)
 
@@ -239,9 +239,9 @@ def test_dropout_is_applied(teacher, dropout, equal):
 
 
 def test_a_folder_without_a_pooling_takes_the_mean_by_default(teacher, plain):
-    mean, told, cls = (make(plain, teacher, pooling=pooling) for pooling in (None, "mean", "cls"))
-    np.testing.assert_array_equal(encode(mean), encode(told))
-    assert np.abs(encode(mean) - encode(cls)).max() > 0.05
+    default, mean, cls = (make(plain, teacher, pooling=pooling) for pooling in (None, "mean", "cls"))
+    np.testing.assert_array_equal(encode(default), encode(mean))
+    assert np.abs(encode(default) - encode(cls)).max() > 0.05
     with pytest.raises(StudentError, match=r"student\.pooling"):
         make("layers:2", teacher, pooling="cls")
 
@@ -265,9 +265,9 @@ def test_aliases_stand_for_hub_ids(monkeypatch, teacher):
 
     with monkeypatch.context() as patch:
         patch.setattr("distill.students.build.load_teacher", load)
-        for spec in ("minilm-l3", "somebody/minilm-l3"):
+        for spec in ("minilm-l3", "someorg/minilm-l3"):
             make(spec, teacher)
-    assert asked == ["nreimers/MiniLM-L3-H384-uncased", "somebody/minilm-l3"]
+    assert asked == ["nreimers/MiniLM-L3-H384-uncased", "someorg/minilm-l3"]
     with pytest.raises(StudentError, match=r"bert-tny.*bert-tiny"):
         make("bert-tny", teacher)
     with pytest.raises(StudentError, match="nowhere/at/all"):

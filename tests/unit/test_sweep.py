@@ -1,4 +1,4 @@
-"""Sweeps: what they train, skip, resume, rank and refuse."""
+"""Sweeps: runs that are trained, skipped, resumed, ranked and refused."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_sweeps_that_make_no_sense_are_refused(tmp_path, text, noun):
             read_sweep(vary=[vary])
 
 
-def test_the_name_of_a_run_is_what_it_depends_on(built_cache, tmp_path, teacher_folder):
+def test_the_name_of_a_run_follows_from_its_settings(built_cache, tmp_path, teacher_folder):
     def names(**base: Any) -> list[str]:
         return [run.name for run in plan_runs(sweep_of(built_cache, "seed=0,1", base=base), tmp_path)]
 
@@ -137,7 +137,7 @@ def test_each_run_is_planned_once_with_the_settings_its_loss_takes(built_cache, 
     assert found == [("l2", 3, "-"), ("mse", 3, "-"), ("ckd", 3, "none"), ("ckd", 3, "0.05")]
 
 
-def test_what_runs_would_fail_of_is_told_before_the_first(built_cache, tmp_path, monkeypatch):
+def test_mistakes_in_runs_are_reported_before_the_first(built_cache, tmp_path, monkeypatch):
     problems: dict[str, dict[str, list[Any]]] = {
         "loss.tau": {"loss.tau": [0.05]},
         "optimizer.warmup": {"optimizer.warmup": [5000]},
@@ -222,7 +222,7 @@ def trained(swept, monkeypatch) -> list[str]:
     return losses
 
 
-def test_a_sweep_that_grows_trains_only_what_is_new(swept, built_cache, trained, tmp_path):
+def test_a_sweep_that_grows_trains_only_the_new_runs(swept, built_cache, trained, tmp_path):
     out = shutil.copytree(swept[0], tmp_path / "sweep")
     words = words_of(built_cache, out, "--vary", "seed=0,1", "--vary", "loss=l2,mse", "--json")
     done = CliRunner().invoke(cli, words, catch_exceptions=False)

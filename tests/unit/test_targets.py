@@ -148,6 +148,8 @@ def test_positions_past_four_bytes_take_eight(two_teachers):
         ([None], None, None, InputError, "several teachers"),
     ],
 )
-def test_what_does_not_fit_the_teachers_is_refused(two_teachers, names, weights, target_dim, error, word):
+def test_settings_that_do_not_fit_the_teachers_are_refused(
+    two_teachers, names, weights, target_dim, error, word
+):
     with pytest.raises(error, match=word):
         open_targets(Cache(two_teachers), names, weights, target_dim)

@@ -63,7 +63,7 @@ def store(folder: Path, state: dict[str, torch.Tensor], name: str = "model.safet
 
 
 def in_older_layout(folder: Path) -> Path:
-    """Move the transformer into a folder of its own."""
+    """Move the transformer into a subfolder."""
     inner = folder / "0_Transformer"
     inner.mkdir()
     for path in folder.iterdir():

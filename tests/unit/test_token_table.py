@@ -124,7 +124,7 @@ def test_teachers_without_sound_token_embeddings_are_refused_before_anything_is_
 
 
 @pytest.mark.parametrize("table", [PLAIN, NORMED, WHOLE], ids=["words", "norm", "whole"])
-def test_what_is_written_is_read(path: Path, table: TokenTable) -> None:
+def test_a_written_table_reads_back(path: Path, table: TokenTable) -> None:
     replace(table, word=np.asfortranarray(table.word)).write(path, CONTRACT)
     data = path.read_bytes()
     found = TokenTable.read(path, CONTRACT)

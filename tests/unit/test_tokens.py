@@ -68,7 +68,7 @@ def test_other_settings_have_files_of_their_own(cache, teacher, short):
 
 @pytest.mark.parametrize("name", ["ids.bin", "offsets.npy", "tokens.json"])
 @pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
-def test_damaged_files_are_computed_anew_never_used(cache, short, name, damage):
+def test_damaged_files_are_recomputed_never_used(cache, short, name, damage):
     expected = rows_of(tokenise_corpus(cache, cache.corpus(), short))
     path = token_files(cache)[0].with_name(name)
     if damage == "gone":

@@ -1,4 +1,4 @@
-"""What happens inside a training: steps, the best checkpoint, early stopping, numbers that go wrong."""
+"""The training loop: steps, the best checkpoint, early stopping, and numbers that go wrong."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def encode(folder: Path) -> np.ndarray:
 
 @dataclass
 class Scripted:
-    """A selector that gives the scores it was told, and remembers the student at each of them."""
+    """A selector that gives scripted scores, and remembers the student at each of them."""
 
     scores: list[float]
     probes: object = None
@@ -129,7 +129,7 @@ def test_patience_may_be_counted_in_epochs(built_cache, tmp_path, scripted, epoc
     assert result.stopped_early == (last < 20)
 
 
-def test_what_the_loss_learns_is_clipped_with_the_student(built_cache, tmp_path, monkeypatch):
+def test_parameters_of_the_loss_are_clipped_with_the_student(built_cache, tmp_path, monkeypatch):
     norms = []
 
     def clip(accelerator, parameters, largest):
@@ -188,7 +188,7 @@ class Watching(MSELoss):
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])
-def test_the_loss_is_computed_in_float32_whatever_the_forward_pass(
+def test_the_loss_is_computed_in_float32_at_any_precision_of_the_model(
     built_cache, tmp_path, monkeypatch, precision
 ):
     loss = Watching()
@@ -236,9 +236,7 @@ def test_a_student_learns_the_order_of_the_teachers_similarities(built_cache, tm
     assert max(scores) == run.result.best_score
 
 
-def test_the_loss_told_at_the_end_is_that_of_the_last_steps_however_often_it_is_logged(
-    built_cache, tmp_path, monkeypatch
-):
+def test_the_final_loss_is_that_of_the_last_steps_at_any_log_interval(built_cache, tmp_path, monkeypatch):
     monkeypatch.setattr(trainer_module, "LAST_STEPS", 6)
     settings = {"epochs": 2, "lr": 0.01, "warmup": 3}
     runs = [
@@ -258,7 +256,7 @@ def test_the_loss_told_at_the_end_is_that_of_the_last_steps_however_often_it_is_
 def test_rows_and_dropout_are_those_of_the_seed_and_the_callers_random_numbers_stay(
     built_cache, tmp_path, monkeypatch
 ):
-    asked, told = [], []
+    asked, reported = [], []
     original = source_module.epoch_batches
 
     def watched(lengths, batch_size, **settings):
@@ -266,7 +264,7 @@ def test_rows_and_dropout_are_those_of_the_seed_and_the_callers_random_numbers_s
         return original(lengths, batch_size, **settings)
 
     def look(progress):
-        told.append((progress.step, progress.phase, torch.get_num_threads()))
+        reported.append((progress.step, progress.phase, torch.get_num_threads()))
 
     monkeypatch.setattr(source_module, "epoch_batches", watched)
     torch.manual_seed(3)
@@ -285,7 +283,7 @@ def test_rows_and_dropout_are_those_of_the_seed_and_the_callers_random_numbers_s
     assert held_out[0] == held_out[1] != held_out[2]
     # Every row once an epoch: 130 rows are five steps.
     assert asked[:2] == [(len(TEXTS) - HELD_OUT, 32, 1, epoch) for epoch in range(2)]
-    steps = [(step, threads) for step, phase, threads in told if phase == "train"]
+    steps = [(step, threads) for step, phase, threads in reported if phase == "train"]
     assert steps[:10] == [(step, 3) for step in range(1, 11)]
     assert torch.get_num_threads() != 3
 
@@ -323,7 +321,7 @@ def test_a_head_that_is_dropped_is_trained_and_not_kept(built_cache, tmp_path, s
 
 
 @pytest.mark.parametrize(("seconds", "saved"), [(0.0, [2, 4]), (3600.0, [])])
-def test_checkpoints_nobody_asked_for_are_written_at_evaluations_and_not_too_often(
+def test_default_checkpoints_are_written_at_evaluations_and_not_too_often(
     built_cache, tmp_path, monkeypatch, seconds, saved
 ):
     found = []
@@ -389,7 +387,7 @@ def test_a_queue_starts_full_of_training_rows_and_every_batch_enters_it(
 @pytest.mark.parametrize(
     ("step", "value", "every"), [(3, float("nan"), 1), (3, float("inf"), 1), (2, float("nan"), 4)]
 )
-def test_a_loss_that_is_no_number_ends_the_run_and_names_the_step(
+def test_a_loss_that_is_not_finite_ends_the_run_and_names_the_step(
     built_cache, tmp_path, monkeypatch, scripted, step, value, every
 ):
     selector = scripted(0.1, 0.2, 0.3)
@@ -402,7 +400,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_names_the_step(
     if every == 1:
         np.testing.assert_allclose(encode(tmp_path / "run" / "best"), selector.vectors[1], atol=1e-5)
     else:
-        assert selector.vectors == [], "a student that is no number was scored"
+        assert selector.vectors == [], "a student with NaN was scored"
 
 
 @pytest.mark.parametrize(
@@ -418,7 +416,7 @@ def test_running_out_of_memory_names_the_batch_size(built_cache, tmp_path, monke
         small_run(built_cache, tmp_path / "run", batch_size=32)
 
 
-def test_a_score_that_is_no_number_is_never_the_best(built_cache, tmp_path, scripted):
+def test_a_score_of_nan_is_never_the_best(built_cache, tmp_path, scripted):
     scripted(0.1, float("nan"))
     with pytest.raises(TrainingError, match="by step 2"):
         small_run(built_cache, tmp_path / "run", eval_every=1)

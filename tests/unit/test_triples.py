@@ -1,4 +1,4 @@
-"""Triples out of files: which columns, what is skipped, what is held out, what a batch holds of them."""
+"""Triples from files: columns, skipped rows, held-out rows, and batches."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_columns_are_taken_as_they_are_named(tmp_path):
         read_triples(path)
 
 
-def test_bad_rows_are_skipped_and_counted_by_what_is_wrong(tmp_path):
+def test_bad_rows_are_skipped_and_counted_by_reason(tmp_path):
     path = tmp_path / "t.tsv"
     rows = [
         ROWS[0],
@@ -92,7 +92,7 @@ def test_bad_rows_are_skipped_and_counted_by_what_is_wrong(tmp_path):
     assert read_triples(tmp_path / "t.parquet").skipped == {"null": 1}
 
 
-def test_what_cannot_be_used_is_refused(tmp_path):
+def test_unusable_files_are_refused(tmp_path):
     with pytest.raises(MissingInputError, match="does not exist"):
         read_triples(tmp_path / "nowhere.tsv")
     with pytest.raises(DataError, match="not one file"):

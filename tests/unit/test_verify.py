@@ -44,7 +44,7 @@ def test_any_deleted_file_is_named(fresh: MakeCopy, kind: str) -> None:
         (cache / name).write_bytes(data)
 
 
-def test_what_is_derived_unknown_or_unfinished_is_no_damage(fresh: MakeCopy) -> None:
+def test_derived_unknown_and_unfinished_files_are_not_damage(fresh: MakeCopy) -> None:
     cache = fresh("arrow")
     for path in (cache / "derived").rglob("*"):
         if path.is_file():
@@ -112,7 +112,7 @@ def test_shards_of_an_unsealed_lmdb_file_are_checked(fresh: MakeCopy) -> None:
     assert verify(cache).damage
 
 
-def test_what_is_no_cache_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_cache_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingInputError):
         verify(tmp_path / "missing")
     with pytest.raises(CacheFormatError):
@@ -122,7 +122,7 @@ def test_what_is_no_cache_is_refused(tmp_path: Path) -> None:
         verify(tmp_path)
 
 
-def test_the_command_says_what_is_wrong(fresh: MakeCopy) -> None:
+def test_the_command_reports_damage(fresh: MakeCopy) -> None:
     cache = fresh("arrow")
     assert run("verify", "--cache", cache)[0] == 0
     shard = only(cache, "teachers/*/shards/*.arrow")

@@ -1,4 +1,4 @@
-"""Views: recipes, what they make of a text, and how views are stored beside their corpus."""
+"""Views: recipes, their results on a text, and stored views beside their corpus."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_star_asks_for_samples_that_differ_in_nothing_else() -> None:
      "crop*0", "synonym:lexicon=tiny", "translation:de*2", "column", "back-translation", "translation:../x",
      "original=crop", "back-translation:de,beams=0", "a" * 101 + "=crop"],
 )  # fmt: skip
-def test_what_is_no_recipe_is_refused(spec: str) -> None:
+def test_an_invalid_recipe_is_refused(spec: str) -> None:
     with pytest.raises(InputError, match="view"):
         parse_views([spec])
 
@@ -340,7 +340,7 @@ def test_killed_at_any_step_a_view_is_the_old_the_new_or_missing_and_the_same_ca
     assert 10 < steps < 200
 
 
-def test_what_a_model_made_before_a_kill_is_not_made_again_unless_damaged(corpus: Corpus) -> None:
+def test_finished_chunks_of_a_model_survive_a_kill_unless_damaged(corpus: Corpus) -> None:
     recipe, seen, deadly = recipe_of("crop"), Counter[int](), [7]
 
     def make(first_row: int, texts: list[str]) -> list[Made]:

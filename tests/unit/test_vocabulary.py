@@ -1,5 +1,5 @@
-"""A pruned tokenizer reads what it still can as before, and spells all else with what is left."""
-# ruff: noqa: S106 - special tokens are no passwords
+"""A pruned tokenizer keeps the tokens of texts that it still can, and spells others with those left."""
+# ruff: noqa: S106 - special tokens are not passwords
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KINDS = ["WordPiece", "BPE", "byte-level BPE", "Unigram", "Unigram with bytes"]
 
 
 def around(kind: str) -> Any:
-    """What puts special tokens around a text; each kind does it in a way of its own."""
+    """Post-processor that puts special tokens around a text, for each kind of tokenizer."""
     begin, end = ("<s>", 2), ("</s>", 3)
     if kind == "byte-level BPE":
         return processors.Sequence(
@@ -81,7 +81,7 @@ def trained(kind: str) -> PreTrainedTokenizerFast:
         state["model"]["byte_fallback"] = True
         tokenizer = Tokenizer.from_str(json.dumps(state))
     tokenizer.post_processor = around(kind)
-    # One that is no part of the model's own vocabulary.
+    # One outside of the model's own vocabulary.
     tokenizer.add_tokens([AddedToken("<topic>", special=False)])
     tokenizer.enable_padding(pad_id=0, pad_token="<pad>")
     return PreTrainedTokenizerFast(
@@ -106,7 +106,7 @@ def rows(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[list[int]
 
 
 def spelt(tokenizer: PreTrainedTokenizerFast, ids: list[int]) -> str:
-    """What the tokens say when they are written one after the other."""
+    """The tokens, joined into a text."""
     return "".join(token.removeprefix("##") for token in tokenizer.convert_ids_to_tokens(ids))
 
 

@@ -20,7 +20,7 @@ from distill.vectors import unit_rows
 TEXTS = [f"sentence {i}" for i in range(40)]
 
 
-def test_geometry_is_what_its_definitions_say() -> None:
+def test_geometry_follows_its_definitions() -> None:
     vectors = vectors_of(TEXTS)
     unit = unit_rows(vectors)
     apart = np.array([np.sum((a - b) ** 2) for i, a in enumerate(unit) for b in unit[i + 1 :]])
@@ -50,7 +50,7 @@ def test_geometry_reads_stsb_test_or_dev_and_needs_two_sentences(tmp_path: Path)
         suite.run(Counted(), tmp_path, SuiteOptions())
 
 
-def test_fidelity_is_full_to_itself_whatever_the_length_and_keeps_similarities_when_turned() -> None:
+def test_fidelity_to_itself_is_full_at_any_length_and_similarities_survive_a_rotation() -> None:
     vectors = vectors_of(TEXTS)
     found = {name: figure.value for name, figure in compare_vectors(2 * vectors, vectors).items()}
     cosines = dict.fromkeys(("cosine_mean", "cosine_p05", "cosine_worst"), 1)
@@ -61,7 +61,7 @@ def test_fidelity_is_full_to_itself_whatever_the_length_and_keeps_similarities_w
     assert figures["cosine_mean"].value < 0.9
 
 
-def test_fidelity_compares_similarities_and_neighbours_whatever_the_widths() -> None:
+def test_fidelity_compares_similarities_and_neighbours_at_any_widths() -> None:
     student, teacher = vectors_of(TEXTS, 5), vectors_of(TEXTS, 8)
     found = compare_vectors(student, teacher)
     assert set(found) == {"similarity_spearman", "neighbour_overlap"}
@@ -76,7 +76,7 @@ def test_fidelity_compares_similarities_and_neighbours_whatever_the_widths() -> 
     assert "cosine_mean" not in compare_vectors(teacher, teacher, cosines=False)
 
 
-def test_fidelity_samples_by_seed_and_refuses_what_cannot_be_compared(monkeypatch) -> None:
+def test_fidelity_samples_by_seed_and_refuses_incomparable_models(monkeypatch) -> None:
     monkeypatch.setattr(fidelity, "SAMPLE", 60)
     many, noise = np.random.default_rng(0).normal(size=(2, 90, 4)).astype(np.float32)
     figures = [compare_vectors(many + noise, many, seed=seed) for seed in (0, 0, 1)]
@@ -88,7 +88,7 @@ def test_fidelity_samples_by_seed_and_refuses_what_cannot_be_compared(monkeypatc
         compare_vectors(np.ones((9, 4), np.float32), many[:9])
 
 
-def test_fidelity_reads_a_file_or_what_a_run_held_out(tmp_path: Path) -> None:
+def test_fidelity_reads_a_file_or_the_held_out_texts_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("".join(f"{text}\n" for text in (*TEXTS, TEXTS[0])))
     (tmp_path / "held_out.txt").write_text("".join(f"{json.dumps(text)}\n" for text in TEXTS))
     suite = get_suite("fidelity")

@@ -1,4 +1,4 @@
-"""``distill`` in processes of their own: several that train together, and some that are killed."""
+"""``distill`` in separate processes: several that train together, and some that are killed."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _child(command: Command, process: int, processes: int, port: int, output: st
 
 
 def launch(command: Command, outputs: Path, processes: int = 1) -> list[int]:
-    """Run a command in so many processes and return how each ended; what they print is in ``outputs``.
+    """Run a command in ``processes`` processes and return their exit codes; their output is in ``outputs``.
 
     As a launcher does, end the others when one fails.
     """

@@ -1,5 +1,5 @@
 """Tiny real models that make views, and a lexicon of a few words."""
-# ruff: noqa: S106 - tokens of a vocabulary are no passwords
+# ruff: noqa: S106 - tokens of a vocabulary are not passwords
 
 from __future__ import annotations
 
