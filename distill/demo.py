@@ -79,15 +79,17 @@ def sentences_of(docstring: str) -> Iterator[str]:
 
 def _modules(folders: Iterable[Path]) -> Iterator[Path]:
     """Yield Python files in an order that mixes packages and depends on their relative paths alone."""
-    found = [
-        (path.relative_to(root), path)
-        for root in folders
-        for path in root.rglob("*.py")
-        if _SKIPPED.isdisjoint(path.relative_to(root).parts)
-    ]
-    for _, path in sorted(
-        found, key=lambda one: hashlib.blake2b(os.fsencode(one[0]), digest_size=8).digest()
-    ):
+    found: list[tuple[bytes, Path]] = []
+    for root in folders:
+        for folder, below, names in os.walk(root):
+            below[:] = [name for name in below if name not in _SKIPPED]
+            place = Path(folder).relative_to(root)
+            found += [
+                (hashlib.blake2b(os.fsencode(place / name), digest_size=8).digest(), Path(folder, name))
+                for name in names
+                if name.endswith(".py")
+            ]
+    for _, path in sorted(found):
         if path.stat().st_size <= _LARGEST_FILE:
             yield path
 
@@ -196,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--teacher", default="minilm-l6", help="alias, hub id or folder of the teacher")
     parser.add_argument("--student", default="layers:3", help="student, as for 'distill run'")
     parser.add_argument("--sentences", type=int, default=24_000, help="sentences to collect")
-    parser.add_argument("--epochs", type=int, default=4, help="epochs of the student")
+    parser.add_argument("--epochs", type=int, default=2, help="epochs of the student")
     try:
         run_demo(**vars(parser.parse_args(arguments)))
     except (DistillError, EmbedCacheError) as error:

@@ -21,7 +21,7 @@ def test_demo_ends_with_a_student_that_opens_and_resembles_its_teacher(
     from distill.demo import main
 
     out = tmp_path / "demo"
-    main(["--out", str(out), "--student", "layers:2", "--sentences", "300", "--epochs", "2"])
+    main(["--out", str(out), "--student", "layers:2", "--sentences", "200", "--epochs", "2"])
     assert "What to type next" in capsys.readouterr().out
 
     sentences = (out / "documentation.txt").read_text("utf-8").splitlines()
