@@ -38,7 +38,7 @@ class Task:
 
     Attributes:
         data: the labelled file.
-        out: where everything goes.
+        out: folder of all outputs.
         pairs: True if a row has two texts.
         options: all arguments.
     """

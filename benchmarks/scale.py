@@ -45,7 +45,7 @@ class Setting:
     """Setting that a phase runs on.
 
     Attributes:
-        folder: where source, cache and tokenizer lie.
+        folder: folder of source, cache and tokenizer.
         rows: rows of the corpus.
         dimension: width of a vector.
         dtype: codec of the vectors.

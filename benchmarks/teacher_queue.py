@@ -90,7 +90,7 @@ class Costs:
         student: the student's shape.
         none, ring, clone: a whole step.
         push, clone_push: the queue's upkeep.
-        compare, clone_compare: what the loss takes longer for the queue, forward and backward.
+        compare, clone_compare: extra time of the loss for the queue, forward and backward.
     """
 
     student: str

@@ -1,4 +1,4 @@
-"""Model card of a student: what it is, how it was trained, and how good it is."""
+"""Model card of a student: its architecture, training and scores."""
 
 from __future__ import annotations
 

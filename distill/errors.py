@@ -74,6 +74,6 @@ class CheckpointError(DistillError, ValueError):
 
 
 class FetchError(DistillError, RuntimeError):
-    """Something that could not be fetched, or is not what it was when its digest was taken."""
+    """A file could not be fetched, or changed since its digest was taken."""
 
     exit_code = 1

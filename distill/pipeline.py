@@ -207,7 +207,7 @@ def run_pipeline(
             actions[step.name] = "do" if reasons else "skip"
             if reasons and not dry_run:
                 began = time.perf_counter()
-                # A step that is refused because of what it found there does not own it the next time.
+                # A step that is refused because of existing files does not own them the next time.
                 own = kept.own if kept is not None else not step.place.exists()
                 _write_state(out / STATE, state, step.name, _Kept(inputs, None, own))
                 done[step.name] = step.do(watch, own=own)

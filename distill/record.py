@@ -88,7 +88,7 @@ class StartRecord(_Part):
     """Model that a fine-tuning began with.
 
     Attributes:
-        spec: how it was named.
+        spec: its spec as given.
         run: folder of the run it comes from; None where it comes from none.
         contract_id: id of the contract of the vectors it gave.
         setting: that run's ``RunRecord.setting``; None without a run.
@@ -141,9 +141,9 @@ class RunRecord(_Part):
             the content of corpus, views, teachers and development set, and the setting of the stage before.
         recipe: recipe it was started with; None without one.
         teachers: teachers whose vectors it learnt from, in this or the stage before; may be empty.
-        targets: what the teachers' vectors were made into; None without teachers.
+        targets: targets made from the teachers' vectors; None without teachers.
         cache: folder of the cache; None without teachers.
-        corpus: what it was trained on.
+        corpus: its training corpus.
         views: view of the corpus -> its digest; None of the original.
         where: SQL predicate that chose the rows; None: all rows.
         selected: rows that satisfy it; None without one.
@@ -163,7 +163,7 @@ class RunRecord(_Part):
         start: model that a fine-tuning began with; None of ``distill run``.
         stage1: record of the run it comes from; None where it comes from none.
         scores: name -> value of the best checkpoint's scores.
-        result: how it ended; None while it is not finished.
+        result: its result; None while it is not finished.
     """
 
     version: Literal[2] = 2

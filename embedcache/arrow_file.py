@@ -60,7 +60,7 @@ def _is_compressed(metadata: pa.Buffer) -> bool:
 
 
 def _field(header: memoryview, table: int, number: int) -> int:
-    """Return where a field of a flatbuffer table lies, 0 where the table has none."""
+    """Return the offset of a field in a flatbuffer table; 0 if the table lacks it."""
     (back,) = struct.unpack_from("<i", header, table)
     (size,) = struct.unpack_from("<H", header, table - back)
     entry = 4 + 2 * number

@@ -232,7 +232,7 @@ class Cache:
         note_model(self.derived_folder, contract.id, source)
 
     def model_source(self, teacher: CachedTeacher) -> str:
-        """Return what to load ``teacher``'s model from: the noted place, else what it was built as."""
+        """Return the source of ``teacher``'s model: the noted place, else the one it was built from."""
         if (source := noted_model(self.derived_folder, teacher.contract.id)) is not None:
             return source
         revision = teacher.origin.get("revision")

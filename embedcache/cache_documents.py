@@ -66,8 +66,8 @@ class CachedTeacher:
 
     Attributes:
         name: the short name it is listed under in this cache.
-        contract: what determines its vectors.
-        origin: where its model came from: ``spec``, ``model_id``, ``revision``, ``licence``; informative.
+        contract: its contract.
+        origin: origin of its model: ``spec``, ``model_id``, ``revision``, ``licence``; informative.
     """
 
     name: str
@@ -92,7 +92,7 @@ def read_contract(path: Path) -> Contract:
 
 
 def read_origin(path: Path) -> dict[str, str]:
-    """Return where a teacher came from, as the file of one of its names says.
+    """Return the origin of a teacher from the file of one of its names.
 
     Raises:
         CorruptCacheError: if the file is damaged.

@@ -36,16 +36,16 @@ class Contract:
             teacher ``openai:MODEL@URL``.
         tokenizer: sha256 of the tokenizer's files, padding and truncation settings left out.
         architecture: sha256 of the model's ``config.json``, fields without influence on a vector left out.
-        pooling: how token vectors become one: ``mean``, ``cls``, ``pooler``, ``lasttoken``, ``none`` or
+        pooling: pooling of token vectors: ``mean``, ``cls``, ``pooler``, ``lasttoken``, ``none`` or
             ``served``.
         modules: modules after the pooling (Dense and the like), as canonical JSON; empty for none.
         prompt: text put before every sentence; empty for none.
         max_length: tokens after which a text is cut, special tokens counted; 0 means never.
         normalize: True if vectors are scaled to length one.
         dimension: width of a stored vector.
-        output: what is stored; ``embedding`` is the sentence vector.
+        output: the stored output; ``embedding`` is the sentence vector.
         truncate_dim: number of leading dimensions that vectors are cut to; None means never.
-        quantization: how the weights were quantized, such as ``openvino-int8``; None, which JSON leaves out,
+        quantization: quantization of the weights, such as ``openvino-int8``; None, which JSON leaves out,
             means not at all.
         version: version of this list of fields.
     """

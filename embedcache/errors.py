@@ -64,7 +64,7 @@ class MissingVectorsError(EmbedCacheError, KeyError):
 
 
 class CorruptCacheError(EmbedCacheError, ValueError):
-    """A file of the cache is not what its name or its header says it is."""
+    """A file of the cache contradicts its name or its header."""
 
     exit_code = 1
 
@@ -86,6 +86,6 @@ class StorageError(EmbedCacheError, OSError):
 
 
 class RemoteError(EmbedCacheError, OSError):
-    """A remote cannot be reached, or what lies there is not what it should be."""
+    """A remote cannot be reached, or its files are damaged or unexpected."""
 
     exit_code = 1

@@ -54,7 +54,7 @@ def collect_garbage(
     quarantine: bool = False,
     dry_run: bool = False,
 ) -> list[Garbage]:
-    """Delete garbage and return what it was.
+    """Delete garbage and return a list of it.
 
     Args:
         cache: the cache.

@@ -61,7 +61,7 @@ def list_contents(cache: Cache) -> Tables:
 
 
 def describe(cache: Cache, name: str | None = None, progress: Progress = NO_PROGRESS) -> Tables:
-    """Count what a cache holds; texts and keys are read, vectors are not.
+    """Count the content of a cache; texts and keys are read, vectors are not.
 
     Args:
         cache: the cache.

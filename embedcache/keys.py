@@ -40,7 +40,7 @@ BLOCK_KEYS = 1 << 20
 PARTITION_KEYS = 1 << 18
 """Keys that ``first_occurrences`` aims to sort at a time."""
 
-# A row's byte first holds the number of its partition, which leaves the high bit to mark what is done.
+# A row's byte first holds the number of its partition, which leaves the high bit to mark finished rows.
 _MOST_PARTITIONS = 128
 _FIRST, _REPEATED = 0x80, 0xC0
 

@@ -11,7 +11,7 @@ from embedcache.errors import MissingExtraError
 
 
 def load(place: str) -> Any:
-    """Return what stands at ``place``, as ``module:attribute``."""
+    """Return the object at ``place``, given as ``module:attribute``."""
     module, _, attribute = place.partition(":")
     return getattr(import_module(module), attribute)
 

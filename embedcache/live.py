@@ -67,7 +67,7 @@ class Computing:
 
         Args:
             contract: contract that the model must have.
-            spec: where the teacher was built from.
+            spec: source of the teacher.
             name: its name.
             shards: its stored vectors.
 

@@ -46,7 +46,7 @@ class KeyPart:
         return cls(int(match[1]), int(match[2]))
 
     def holds(self, keys: KeyArray) -> NDArray[np.bool_]:
-        """Return which keys fall into the part, bool of shape (n,); it depends on nothing but the keys."""
+        """Return the mask of keys in the part, bool of shape (n,); it depends on nothing but the keys."""
         first = np.ascontiguousarray(keys).view("<u8").reshape(-1, KEY_BYTES // 8)[:, 0]
         is_inside: NDArray[np.bool_] = first % np.uint64(self.of) == self.number - 1
         return is_inside

@@ -77,7 +77,7 @@ class Repair:
     Attributes:
         cache: the cache's folder.
         dry_run: True if nothing was done.
-        fixes: what became of each damaged or missing file.
+        fixes: outcome for each damaged or missing file.
         rows_encoded: rows encoded, or to encode.
         seconds: time taken.
     """
@@ -106,11 +106,11 @@ def repair(
     dry_run: bool = False,
     progress: Progress = NO_PROGRESS,
 ) -> Repair:
-    """Bring back what is damaged in a cache. Killed, it goes on when it is run again.
+    """Repair the damage in a cache. After a kill, run it again to continue.
 
     Args:
         cache: its folder.
-        computing: how to run teachers; default: as when their vectors were made.
+        computing: settings of teachers; default: as when their vectors were made.
         encoder: an encoder of one of the teachers.
         dry_run: only plan; no teacher is loaded.
         progress: receives what is done.
@@ -138,7 +138,7 @@ class _Repairer:
 
     def run(self) -> None:
         self._findings = self._verifier.run().damage
-        # A link may lead out of the cache, and what a newer version wrote is not understood.
+        # A link may lead out of the cache, and files of a newer version are not understood.
         if not any(
             one.kind == Kind.SPECIAL.value or (one.kind == Kind.MARKER.value and one.is_newer)
             for one in self._findings
@@ -158,7 +158,7 @@ class _Repairer:
                 self._done(finding, LEFT, f"{finding.what}; {finding.fix}")
 
     def _damage(self, *kinds: Kind, teacher: str = "") -> list[Finding]:
-        """Return damage to files of some kinds, but for what a newer version wrote."""
+        """Return damage to files of some kinds, except those of a newer version."""
         values, folder = [kind.value for kind in kinds], f"teachers/{teacher}/" if teacher else ""
         found = [one for one in self._findings if one.kind in values and one.path.startswith(folder)]
         return [one for one in found if not one.is_newer]
@@ -272,7 +272,7 @@ class _Repairer:
     def _store(
         self, contract: Contract, windows: Sequence[KeyArray], encoder: TextEncoder | None, codec: str | None
     ) -> list[str]:
-        """Encode and store what is planned; return the names of all shards and codebooks."""
+        """Encode and store the planned vectors; return the names of all shards and codebooks."""
         cache = Cache(self.folder)
         store = cache.store(contract, codec)
         if encoder is not None:

@@ -66,7 +66,7 @@ def find_reusable(
     Args:
         related: see ``related_stores``.
         keys: shape (n,).
-        store: where the rows will be stored.
+        store: store that takes the rows.
 
     Returns:
         number of the related store, and the row's position in it, each of shape (n,) and -1 without a row.

@@ -8,7 +8,7 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
 def counted(count: int, noun: str, ending: str = "s") -> str:
-    """Return ``1 row``, ``2 rows``: a count with what is counted; ``ending`` makes several of it."""
+    """Return ``1 row``, ``2 rows``: a count with its noun; ``ending`` makes the plural."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}{ending}"
 
 
@@ -28,7 +28,7 @@ def readable(count: int, *, up: bool = False) -> str:
     """Return a number of bytes as ``parse_size`` reads it: ``288kB``.
 
     Args:
-        count: how many, at least 1.
+        count: number of bytes, at least 1.
         up: round up, for a limit that ``count`` bytes fit in.
     """
     unit, scale = max((item for item in _UNITS.items() if item[1] <= count), key=lambda item: item[1])

@@ -52,7 +52,7 @@ def tiny_encoder(
     It is small, not fake: every path a real model takes, it takes as well.
 
     Args:
-        folder: where to save it.
+        folder: folder to save it in.
         dimension: width; a multiple of 4.
         layers: transformer layers.
         normalize: True if vectors are scaled to length one.
@@ -122,7 +122,7 @@ def fake_teacher(dimension: int = 384, *, name: str = "fake", max_length: int = 
 
 
 class FakeEncoder:
-    """Encoder that needs neither a model nor torch, in the place of an ``Encoder``.
+    """Encoder that needs neither a model nor torch, instead of an ``Encoder``.
 
     A text's vector is drawn from random bits that depend on its key and the teacher's contract alone, so the
     same text has the same unit vector in every process, and unrelated texts have unrelated ones.

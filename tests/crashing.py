@@ -84,7 +84,7 @@ class Outcome:
     Attributes:
         killed: True if it was killed before it ended by itself.
         error: class of the error it ended with; empty where it succeeded or was killed.
-        message: what the error says.
+        message: message of the error.
         steps: the write steps it took, where it ended by itself.
         seconds: from its first line to its end.
     """
@@ -166,13 +166,13 @@ class Storm:
     """A build to disturb, and what has to come out of it all the same.
 
     Attributes:
-        folder: where everything is written.
+        folder: folder of all files.
         texts: the rows to build.
         begin_with: a cache to begin with, whose corpus is replaced; None begins with nothing.
         settings: further arguments of the build.
         again: rows encoded more than once so far.
         steps: the write steps of the build that nothing disturbed.
-        seconds: how long that build took.
+        seconds: time of that build.
     """
 
     folder: Path

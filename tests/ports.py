@@ -30,9 +30,9 @@ def wait_until_listening(port: int, server: subprocess.Popen[bytes], seconds: fl
     """Wait until a server that was started accepts connections.
 
     Args:
-        port: where it is to listen.
+        port: port to listen on.
         server: its process, which must not end meanwhile.
-        seconds: how long to wait at most.
+        seconds: longest wait.
     """
     deadline = time.monotonic() + seconds
     while True:

@@ -123,7 +123,7 @@ class Typed:
         return {key.rpartition(".")[2]: self.options[key] for key in _MACHINE if key in self.options}
 
     def gather(self, kind: Literal["run", "finetune"] | None = None) -> Settings:
-        """Return what was typed over the file and the recipe, which has to be for the command ``kind``."""
+        """Return the typed options over the file and the recipe, which has to be for the command ``kind``."""
         recipe = find_recipe(self.recipe, kind) if self.recipe is not None else None
         return gather(self._file, self._assignments, self.options, recipe)
 
@@ -208,7 +208,7 @@ def _item(key: Key) -> object:
 
 
 def _value(key: Key, value: Any) -> Any:
-    """Return what was typed as the configuration has it: nothing for an empty list."""
+    """Return a typed value in the form of the configuration: nothing for an empty list."""
     if get_origin(key.annotation) is not list:
         return value
     # One teacher is a word, several are a list.

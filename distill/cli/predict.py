@@ -180,7 +180,7 @@ def _print(answers: Iterator[dict[str, Any]]) -> None:
 
 
 def _summary(facts: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines of a result for people."""
+    """Yield the lines of a result as text."""
     for title, score in (
         ("with retrieval", facts.get("score")),
         ("student alone", facts.get("student_score")),

@@ -46,7 +46,7 @@ def train_lines(show: Callable[[str], None], name: str = "") -> Callable[[TrainP
 
     Args:
         show: receives the line of the current step.
-        name: what lines begin with.
+        name: beginning of the lines.
     """
     began: dict[str, float] = {}
 

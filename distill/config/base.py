@@ -39,8 +39,8 @@ def setting(
     Args:
         default: the default; ``...`` for a field that has to be given.
         text: one line of help.
-        affects: what the field decides: how a run ends; which of its repetitions it is; where things lie; how
-            the machine computes.
+        affects: effect of the field: on the result of a run; on the choice of a repetition; on places of files;
+            on the computation.
         option: name of the command-line option (``--lr``), or of the argument (``START``); None for a field
             that is set by ``--set`` only.
         common: show the option in the first group of ``--help``.
@@ -106,7 +106,7 @@ class Key:
 
 
 def keys(model: type[BaseModel]) -> list[Key]:
-    """Return the settings of a model, those of its groups among them."""
+    """Return the settings of a model, including those of its groups."""
     return list(_keys(model, ""))
 
 
@@ -135,7 +135,7 @@ def _key(path: str, field: FieldInfo, kind: Any) -> Key:
 
 
 def default_held_out(rows: int) -> int:
-    """Return how many of ``rows`` are kept out of training by default; a score of fewer than ten is noise."""
+    """Return the default number of ``rows`` to hold out; a score of fewer than ten is noise."""
     count = min(1000, rows // 50)
     return 0 if count < 10 else count
 

@@ -220,7 +220,7 @@ class FinetuneConfig(StrictConfig):
         return self
 
     def count_held_out(self, distinct: int) -> int:
-        """Return how many of the distinct anchors, or labelled texts, are kept out of training."""
+        """Return the number of distinct anchors, or labelled texts, to hold out."""
         evaluation, given = self.evaluation, self.evaluation.held_out
         if given is None and self.labels is None:
             no_use = self.sentences is not None or evaluation.has_set

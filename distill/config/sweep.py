@@ -86,7 +86,7 @@ def read_sweep(
     best_of: Sequence[str] = (),
     more_seeds: Sequence[int | str] = (),
 ) -> Sweep:
-    """Return a sweep; what is given here wins over the file.
+    """Return a sweep; arguments win over the file.
 
     Args:
         file: a YAML file of the keys of ``Sweep``.

@@ -24,7 +24,7 @@ class Batch:
         rows: int64, shape (G,); the rows of the whole step, those of all processes.
         targets: float32 or float16, shape (G, d_T), one for each of ``rows``; of width 0 where texts are
             compared with each other and not with a teacher.
-        offset: where in ``rows`` the first of the B rows stands.
+        offset: position in ``rows`` of the first of the B rows.
         counted: B, or 0 if this process only repeats a row to take part in the step.
         tokens: real tokens of the first texts of all ``rows``; 0 if not counted.
         token_types: int64, shape (V * B, longest); 1 on the second texts of pairs; None where no text is a

@@ -37,7 +37,7 @@ class Columns:
         text2: column of the second text of a pair; None: rows are single texts.
         label: column of the label; None: rows have none, and are given an empty one.
         format: the file's format; None: by its ending.
-        prefix: what the options that name these columns begin with, for messages.
+        prefix: prefix of the options that name these columns, for messages.
     """
 
     text: str | None = None
@@ -82,7 +82,7 @@ class TextRows:
         return self.take(np.flatnonzero(~inside)), self.take(np.flatnonzero(inside))
 
     def overlap(self, texts: Collection[str]) -> int:
-        """Return how many rows hold one of ``texts``; case, blanks and punctuation do not count."""
+        """Return the number of rows that hold one of ``texts``; case, blanks and punctuation do not count."""
         folded = {fold(text) for text in texts}
         known = {text for text in self.distinct_texts() if fold(text) in folded}
         return sum(any(text in known for text in row) for row in zip(*self.columns, strict=True))
@@ -93,7 +93,7 @@ class LabelledRows(TextRows):
     """Labelled texts in the order of their file.
 
     Attributes:
-        name: what they are called in reports.
+        name: their name in reports.
         texts: the texts; a pair is one text, see ``embedcache.pairs``.
         labels: their names.
         skipped: why rows of the file were left out -> how many.
@@ -153,7 +153,7 @@ def read_labelled(
 
     Args:
         path: a TSV, CSV, JSONL, Parquet or Arrow file, compressed or not.
-        columns: where in it texts and labels stand.
+        columns: its columns of texts and labels.
         rows: ``COLUMN=VALUE``, all of which have to hold.
         limit: stop after N kept rows.
         rows_option: the option that ``rows`` were given with, for messages; default: ``rows`` after the
@@ -210,12 +210,12 @@ def _named(label: object) -> str:
 
 
 def refuse_few(rows: LabelledRows, what: str, remedy: str = "give a file with more") -> None:
-    """Raise ``DataError`` where too few rows are there to score a classifier on.
+    """Raise ``DataError`` for too few rows to score a classifier on.
 
     Args:
         rows: the rows.
         what: the key of the configuration that says which they are, and what it says.
-        remedy: what to do.
+        remedy: remedy for the message.
     """
     if len(rows) < FEWEST_SCORED:
         raise DataError(

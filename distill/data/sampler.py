@@ -88,7 +88,7 @@ def permutation(n: int, *stream: int, first: int | None = None) -> NDArray[np.ui
     It sorts raw random words, which numpy promises never to change, unlike ``Generator.permutation``.
 
     Args:
-        n: how many numbers; at most ``MOST_ROWS``.
+        n: number of rows; at most ``MOST_ROWS``.
         stream: numbers that identify the permutation, such as seed and epoch.
         first: return only this many numbers of its beginning.
     """

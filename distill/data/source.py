@@ -23,7 +23,7 @@ class Share:
 
     Attributes:
         process: the number of this process.
-        processes: how many there are.
+        processes: number of processes.
     """
 
     process: int = 0
@@ -52,7 +52,7 @@ class Source(Protocol):
 
         Args:
             batch_size: rows a batch; the last one may be smaller.
-            seed, epoch: what the order is a function of.
+            seed, epoch: these determine the order.
         """
         ...
 
@@ -70,7 +70,7 @@ class Source(Protocol):
         Args:
             batches: the rows of each step, counted from 0 to the number of ``lengths``.
             epoch: the epoch they are of.
-            share: which part of a step this process encodes.
+            share: the part of a step that this process encodes.
         """
         ...
 

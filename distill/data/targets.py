@@ -34,7 +34,7 @@ class Targets:
     Attributes:
         teachers: the teachers; students are built from the first.
         stores: their vectors.
-        combination: how the vectors become targets; None for one teacher's vectors exactly as stored.
+        combination: combination of the vectors into targets; None for one teacher's vectors as stored.
         positions: position of each row's vector in each store, arrays of shape (n,).
     """
 
@@ -111,7 +111,7 @@ class Targets:
         Args:
             dimension: the width.
             seed: draws the sample.
-            rows: how many training rows there are.
+            rows: number of training rows.
             order: draws it from the first window of this order; default: from all rows.
 
         Raises:

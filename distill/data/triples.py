@@ -41,7 +41,7 @@ class Triples(TextRows):
     """Rows of one, two or three texts, in the order of their file.
 
     Attributes:
-        name: what they are called in reports.
+        name: their name in reports.
         columns: the texts by column: anchors, then positives, then hard negatives, as far as there are.
         skipped: why rows of the file were left out -> how many.
         described: the same in words, with the place of the first of each.

@@ -63,7 +63,7 @@ def windowed_batches(
         windows: the windows.
         lengths: tokens of each row.
         batch_size: rows a batch; the last one of an epoch may be smaller.
-        seed, epoch: what the order inside a window is a function of.
+        seed, epoch: these determine the order inside a window.
         bucket_batches: batches a bucket of rows of like length.
     """
     order = np.empty_like(windows.rows)
@@ -177,9 +177,9 @@ def draw(order: WindowOrder | None, rows: int, seed: int, stream: int, count: in
 
     Args:
         order: the order; None: all rows are shuffled together.
-        rows: how many rows there are.
+        rows: number of rows.
         seed, stream: the draw depends on them only.
-        count: how many to draw, at most the size of the window.
+        count: number of rows to draw, at most the size of the window.
     """
     if order is None:
         return permutation(rows, seed, stream, first=count).astype(np.int64)

@@ -29,7 +29,7 @@ class Kept:
     """A kept evaluation.
 
     Attributes:
-        key: what decided its figures, by name: ``data``, ``model``, ``settings``, ``version``.
+        key: everything that decides its figures, by name: ``data``, ``model``, ``settings``, ``version``.
         evaluation: the model's result, after its teacher's where that was evaluated too.
     """
 
@@ -80,5 +80,5 @@ def user_cache() -> Path:
 
 
 def user_folder(identity: str) -> Path:
-    """Return where evaluations of a model that is not a run are kept."""
+    """Return the folder of stored evaluations of a model that is not a run."""
     return user_cache() / "evaluations" / hashlib.sha256(identity.encode()).hexdigest()[:32]

@@ -25,7 +25,7 @@ CONTAMINATION = "contamination"
 """Key of a result's marks: set -> ``Seen`` as a dict."""
 
 MUCH = 0.1
-"""Share of a set's pairs from which on choosing a checkpoint by them makes its figure worthless."""
+"""Share of a set's pairs above which choosing a checkpoint by them invalidates its figure."""
 
 _ROWS_AT_ONCE = 16_384
 
@@ -115,7 +115,7 @@ def _stages(start: Path) -> Iterator[_Stage]:
     while run is not None:
         record = read_record(run)
         if record is None or not (run / CONFIG).is_file():
-            raise DataError(f"{run}: no record that says what it was trained on; leave out --contamination")
+            raise DataError(f"{run}: no record of its training data; leave out --contamination")
         yield run, record, yaml.safe_load((run / CONFIG).read_text(encoding="utf-8"))
         run = Path(record.start.run) if record.start is not None and record.start.run else None
 

@@ -64,7 +64,7 @@ def fetch_suite(
 
     Args:
         suite: the suite's name.
-        folder: where to write.
+        folder: folder to write into.
         only: files to fetch; empty for all.
         downloads: folder of downloads as ``HOST/PATH``, as ``wget -x`` makes it: files in it are used, the
             rest is downloaded into it. None: downloads are not kept.
@@ -152,7 +152,7 @@ def _fetch(
 
 
 def _download(url: str, sha256: str | None, folder: Path, progress: Progress) -> Path:
-    """Return where the content of ``url`` lies in ``folder``; pooch downloads it if it is missing.
+    """Return the path of ``url``'s content in ``folder``; pooch downloads it if it is missing.
 
     Raises:
         FetchError: if it cannot be downloaded, or its sha256 is another one.

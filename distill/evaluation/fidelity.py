@@ -99,7 +99,7 @@ def fidelity(encode: Encode, data: Path, options: SuiteOptions) -> SuiteResult:
 
 
 def read_sentences(data: Path, options: SuiteOptions) -> tuple[list[str], list[str]]:
-    """Read the sentences of a file (or of what a run held out), and notes on rows left out.
+    """Read the sentences of a file (or the held-out texts of a run), and notes on rows left out.
 
     Raises:
         NotThereError: if a run held out nothing.

@@ -219,7 +219,7 @@ def skipped_note(label: str, skipped: Mapping[str, int]) -> list[str]:
 
 
 def count_repeats(items: Iterable[Sequence[str]]) -> int:
-    """Return how many items equal an earlier one but for case, blanks and the order of their texts."""
+    """Return the number of items that equal an earlier one but for case, blanks and order of texts."""
     counts = Counter(tuple(sorted(map(plain_text, item))) for item in items)
     return counts.total() - len(counts)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def thread_count() -> int:
-    """Return what ``OMP_NUM_THREADS`` allows, or the cores that this process may use."""
+    """Return the threads that ``OMP_NUM_THREADS`` allows, or the cores that this process may use."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdecimal() and int(asked) > 0:
         return int(asked)

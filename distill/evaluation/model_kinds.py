@@ -181,7 +181,7 @@ class TeacherModel(Model):
 
 
 class CacheModel(TeacherModel):
-    """Teacher ``cache:FOLDER#TEACHER``, which stores in its cache what it encodes."""
+    """Teacher ``cache:FOLDER#TEACHER``, which stores new vectors in its cache."""
 
     def __init__(self, spec: str, device: str, compute_dtype: str) -> None:
         import embedcache

@@ -38,9 +38,9 @@ class Model:
         in_target_space: its vectors are comparable with its teacher's, number by number.
         parameters: their number, if a run's record says it.
         parts: models whose vectors it combines.
-        notes: what a reader must know of its vectors.
+        notes: remarks on its vectors.
         progress: progress of the encoding.
-        spec: what the caller typed.
+        spec: spec as typed.
         recalled, encoded: vectors taken from a cache, and encoded, so far.
     """
 
@@ -59,7 +59,7 @@ class Model:
         self._codec = ""
 
     def identity(self) -> str | None:
-        """Return what tells it from other models in kept results; None: its results are not kept."""
+        """Return its identity in stored results; None: its results are not stored."""
         contract = self.contract()
         return None if contract is None else f"contract {contract.id}{self._codec}"
 

@@ -289,16 +289,16 @@ def _build_set(
     left_out: dict[int, int] = {}
     for query, text in queries.items():
         wanted = relevant.get(query, {})
-        there = {row_of[document]: gain for document, gain in wanted.items() if document in row_of}
-        if not there:
+        present = {row_of[document]: gain for document, gain in wanted.items() if document in row_of}
+        if not present:
             skipped["query without a relevant document that is there"] += 1
             continue
-        if len(there) < len(wanted):
-            skipped["relevant document that is absent"] += len(wanted) - len(there)
-        if without_own and query in row_of and row_of[query] not in there:
+        if len(present) < len(wanted):
+            skipped["relevant document that is absent"] += len(wanted) - len(present)
+        if without_own and query in row_of and row_of[query] not in present:
             left_out[len(kept)] = row_of[query]
         kept.append(text)
-        gains.append(there)
+        gains.append(present)
     if not kept:
         raise DataError(
             f"{path} holds no query with a relevant document (skipped: {describe_skipped(skipped)}); "

@@ -51,11 +51,11 @@ class Figure:
 
     Attributes:
         value: the figure.
-        measure: what it is: ``spearman``, ``accuracy``, ``recall@1`` ...
+        measure: its measure: ``spearman``, ``accuracy``, ``recall@1`` ...
         interval: 95 % confidence interval; None if none was drawn.
         items: number of items it is over.
         others: further measures of the same items; undefined ones are left out.
-        outcomes: what it rests on; None if there are no items to draw.
+        outcomes: outcomes behind it; None if there are no items to draw.
         label: name of the set in tables.
         skipped: rows of the file that were left out.
     """
@@ -76,12 +76,12 @@ class SuiteResult:
 
     Attributes:
         figures: set, or measure of the model as a whole -> its figure, in the suite's order.
-        headline: what models are ranked by: ``average`` over the figures, or one of them; None for nothing.
-        notes: one line each for what a reader must know: rows skipped, pairs that occur twice.
-        settings: what was read and how: the data, the number of sentences, the seed.
+        headline: figure that models are ranked by: ``average`` over the figures, or one of them; or None.
+        notes: remarks of one line each: rows skipped, pairs that occur twice.
+        settings: settings of the evaluation: the data, the number of sentences, the seed.
         missing: sets of the suite whose files are missing.
         average_interval: 95 % confidence interval of the average; None if none was drawn.
-        marks: what the figures are marked with: ``contamination``.
+        marks: marks of the figures: ``contamination``.
     """
 
     figures: Mapping[str, Figure]

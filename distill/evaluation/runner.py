@@ -162,7 +162,7 @@ class _Session:
         draws: draws of the intervals.
         keep, again: keep evaluations; use none that is kept.
         search: search training texts of runs for test sentences.
-        notes: what a reader must know of all suites.
+        notes: remarks on all suites.
         drops_suites: leave out suites that find nothing to read.
         jobs: suite -> the suite and what it reads.
         beside: suite -> the teacher's result.
@@ -202,7 +202,7 @@ class _Session:
                 self._drop(suite.name, error)
 
     def _place(self, suite: Suite, data: Path | None, models: Sequence[Model], *, alone: bool) -> Path:
-        """Return what a suite reads: ``data``, or the sentences that runs held out."""
+        """Return the path of a suite's data: ``data``, or the sentences that runs held out."""
         if not suite.needs_teacher:
             require_data(suite, data)
             return data or Path()
@@ -304,7 +304,7 @@ class _Session:
         return replace(self._beside(suite, beside, students), notes=tuple(dict.fromkeys(self.notes)))
 
     def _beside(self, suite: str, teacher: Sequence[Scored], students: Sequence[Scored]) -> Evaluation:
-        """Return students beside their teacher, of whom there may be none, with what is drawn from both."""
+        """Return students beside their teacher, if there is one, with intervals of retention."""
         found = Evaluation(suite, (*teacher, *students), teacher[0][0].name if teacher else None)
         if teacher and self.draws and teacher[0][1].headline == AVERAGE:
             ends = {

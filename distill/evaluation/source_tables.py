@@ -43,9 +43,9 @@ class Table(BaseModel, extra="forbid", frozen=True):
     Attributes:
         file: its name in the data folder.
         set: the set's name.
-        source: who offers it.
+        source: name of its source.
         base: address that the files' addresses are relative to.
-        licence: what the source states.
+        licence: licence that the source states.
         columns: the table's columns.
         parts: its parts by name, in the order of the table's rows.
         form: form of the source's files: ``tsv``, ``csv``, ``json`` (an object a line), ``matched queries``

@@ -47,7 +47,7 @@ class Comparison:
 
     Attributes:
         label: the set's name in tables.
-        measure: what the figures are.
+        measure: measure of the figures.
         items: number of items they are over.
         a, b: the figures.
         interval: 95 % confidence interval of ``a - b``; None if too few draws have one.

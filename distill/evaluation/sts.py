@@ -207,7 +207,7 @@ def sts(encode: Encode, data: Path, options: SuiteOptions) -> SuiteResult:
     items=lambda data, options: _items(read_multilingual(data)[0]),
 )
 def sts_multilingual(encode: Encode, data: Path, options: SuiteOptions) -> SuiteResult:
-    """Score pairs of other languages; where both families are there, a note says each one's average."""
+    """Score pairs of other languages; where both families exist, a note gives the average of each."""
     sets, notes = read_multilingual(data)
     missing = [pair for pair in FIELD_PAIRS if f"{_STS17}{pair}" not in {one.name for one in sets}]
     if missing:

@@ -88,7 +88,7 @@ class Suite:
     Attributes:
         name: its name.
         run: scores a model.
-        summary: what it measures, in a few words.
+        summary: its measurements, in a few words.
         files: files it looks for in ``data``; empty: every file there.
         items: reads the test items of each set, for finding them in training texts; None if it has no sets.
         options: names of the ``SuiteOptions`` that may change a figure.

@@ -86,7 +86,7 @@ class CombinedModel(Model):
 
     Args:
         parts: the teachers.
-        combination: what makes targets of their vectors.
+        combination: combination of their vectors into targets.
         digest: digest of the combination.
     """
 
@@ -98,7 +98,7 @@ class CombinedModel(Model):
         self.parts, self._digest = parts, digest
 
     def identity(self) -> str:
-        """Return digests of the combination and of what it combines."""
+        """Return digests of the combination and of its teachers."""
         return f"targets {self._digest} {' '.join(str(part.identity()) for part in self.parts)}"
 
 

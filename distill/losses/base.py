@@ -143,14 +143,14 @@ class DistillLoss(nn.Module, ABC):
 
     @classmethod
     def needs(cls, settings: Mapping[str, Any]) -> set[Need]:
-        """Return what it needs with these settings: the corpus's labels, the teacher's token embeddings, the
+        """Return its needs with these settings: the corpus's labels, the teacher's token embeddings, the
         teacher itself, or that the rows its queue starts with are not trained on.
         """
         return set()
 
     @abstractmethod
     def forward(self, batch: LossBatch) -> Tensor:
-        """Return the loss of each row, float32, shape (B,); what is minimised is their mean."""
+        """Return the loss of each row, float32, shape (B,); training minimises their mean."""
 
     def begin_step(self, targets: Tensor, rows: Tensor) -> None:
         """Called once before each step with the batch's targets.
@@ -166,5 +166,5 @@ class DistillLoss(nn.Module, ABC):
             self.queue.push(targets, rows)
 
     def metrics(self) -> dict[str, float]:
-        """Return numbers worth logging beside the loss."""
+        """Return figures to log beside the loss."""
         return {}

@@ -158,7 +158,7 @@ def _hidden_error(batch: LossBatch, pairs: HiddenPairs, students: Sequence[Tenso
 
     Args:
         batch: the step.
-        pairs: what layers give.
+        pairs: outputs of the layers.
         students: the student's states, as wide as the teacher's.
         scale: divide each layer's error by the mean square of its targets.
     """

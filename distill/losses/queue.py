@@ -37,7 +37,7 @@ class TeacherQueue(nn.Module):
         self.register_buffer("filled", torch.zeros((), dtype=torch.long))
 
     def __len__(self) -> int:
-        """Return how many vectors are in the queue."""
+        """Return the number of vectors in the queue."""
         return self._count
 
     def content(self) -> Tensor:

@@ -37,7 +37,7 @@ class SEEDLoss(DistillLoss):
         queue: teacher vectors kept (K in the paper); the queue starts full.
         tau: the student's temperature.
         teacher_tau: the teacher's temperature.
-        variant: what D is while a batch is trained on. ``paper``: the batch's teacher vectors have entered
+        variant: definition of D during a batch. ``paper``: the batch's teacher vectors have entered
             the queue and the oldest have left, so D has K rows. ``code``: the batch's teacher vectors stand
             beside the K of the queue, whose oldest leave after the step.
     """

@@ -41,7 +41,7 @@ class Loss:
         summary: one line on what it compares.
         views: views of each row that the student encodes.
         targets: vectors that are compared: as they are, scaled to length one, or none, but soft labels.
-        inside: what it reads inside the models, beside their vectors: token embeddings, layers, or the logits
+        inside: its inputs from inside the models beside vectors: token embeddings, layers, or the logits
             of their classifiers.
         full_queue: True if its queue starts full, of vectors of random rows; None without a queue.
         lr: default peak learning rate.
@@ -126,7 +126,7 @@ class Loss:
         )
 
     def rows_apart(self, settings: Mapping[str, Any]) -> int:
-        """Return how many rows its queue takes out of the training."""
+        """Return the number of rows that its queue takes out of the training."""
         return int(settings["queue"]) if "rows apart" in self.make_from.needs(settings) else 0
 
     def refuse_long_queue(self, settings: Mapping[str, Any], rows: int) -> None:

@@ -186,7 +186,7 @@ class KnowledgeBase:
         return len(self.keys)
 
     def holds(self, keys: KeyArray) -> NDArray[np.bool_]:
-        """Return which texts are in the base, bool of shape (len(keys),)."""
+        """Return the mask of texts in the base, bool of shape (len(keys),)."""
         return contains(self.keys, keys)
 
     def weights(self, cosines: NDArray[np.floating]) -> Probabilities:
@@ -276,7 +276,7 @@ def _read(folder: Path) -> KnowledgeBase:
 
 
 def contains(among: KeyArray, keys: KeyArray) -> NDArray[np.bool_]:
-    """Return which keys are among others, bool of shape (len(keys),)."""
+    """Return the mask of keys among others, bool of shape (len(keys),)."""
     found: NDArray[np.bool_] = KeyIndex(among).locate(keys) >= 0
     return found
 

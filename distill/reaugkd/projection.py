@@ -94,7 +94,7 @@ class Projection:
         training: figures of its training.
         sample: training rows that the two accuracies were measured on.
         base_accuracy, accuracy: leave-one-out accuracy of the nearest neighbours before and after, 0 to 1.
-        notes: what is wrong with the map, and how to train a better one.
+        notes: problems of the map, and ways to train a better one.
         written: vectors added to the cache.
     """
 
@@ -189,7 +189,7 @@ def project(
 
 
 def _notes(training: MapTraining, fall: float) -> Iterator[str]:
-    """Yield what is wrong with a map after which the neighbours' accuracy is lower by ``fall``."""
+    """Yield the problems of a map after which the neighbours' accuracy is lower by ``fall``."""
     if not training.steps:
         yield "the map was not trained: no batch had two rows of one label; raise --batch-size"
     elif training.moved < LEAST_MOVE:

@@ -223,7 +223,7 @@ def lead_interval(ours: NDArray[np.bool_], others: NDArray[np.bool_]) -> tuple[f
     their binomial (Clopper and Pearson, 1934). It ignores that ``ours`` may be the best of many trials.
 
     Args:
-        ours, others: which rows are right, bool of shape (n,), n > 0.
+        ours, others: masks of right rows, bool of shape (n,), n > 0.
     """
     won, lost = int((ours & ~others).sum()), int((others & ~ours).sum())
     if not won + lost:

@@ -24,7 +24,7 @@ class ModelComparison:
         a, b: their names.
         suites: suite -> a row for each set, and for the average where there are several.
         draws: draws that intervals and p-values rest on.
-        notes: what a reader must know.
+        notes: remarks on the comparison.
     """
 
     a: str

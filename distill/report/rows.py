@@ -105,7 +105,7 @@ class Row:
     """One student, or one teacher.
 
     Attributes:
-        name: what the names of its runs' folders have in common; of a teacher its name.
+        name: common part of the names of its runs' folders; of a teacher its name.
         is_teacher: True of a teacher.
         runs: its runs' folders.
         seeds: their seeds, as records show them.
@@ -117,7 +117,7 @@ class Row:
         selection: score its checkpoints were chosen by, x100.
         suites: suite -> its figures.
         paper: figure of the paper whose recipe it was started with; None without one, or with sets missing.
-        notes: what a reader must know of it: missing evaluations, selection on test pairs, contamination.
+        notes: remarks on it: missing evaluations, selection on test pairs, contamination.
     """
 
     name: str
@@ -146,7 +146,7 @@ class Row:
 
 @dataclass
 class _Run:
-    """A run as it was read; ``notes`` gathers what its row has to say of it."""
+    """A run as it was read; ``notes`` gathers the remarks for its row."""
 
     folder: Path
     record: RunRecord | None

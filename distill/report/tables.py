@@ -20,7 +20,7 @@ class Table:
         title: title.
         columns: heads.
         cells: rows of cells.
-        caption: how to read it.
+        caption: explanation of the table.
     """
 
     title: str
@@ -118,7 +118,7 @@ def papers(rows: Sequence[Row]) -> Table | None:
                 }
             )
             sources[paper.recipe] = f"{paper.recipe}: {about.paper}, {about.table}; {about.measure}."
-    caption = "The papers have teachers and texts of their own; compare where these are the same."
+    caption = "The papers used other teachers and texts; compare only where these are the same."
     return Table.of("The papers' figures", lines, " ".join([caption, *sources.values()])) if lines else None
 
 

@@ -41,7 +41,7 @@ def markdown(rows: Sequence[Row], head: str = "##", *, details: bool = True) -> 
 
     Args:
         rows: the rows.
-        head: what a heading begins with.
+        head: beginning of a heading.
         details: include the tables of further measures.
     """
     blocks = [markdown_table(tables.summary(rows))]

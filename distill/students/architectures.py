@@ -125,7 +125,7 @@ def electra_config(config: PreTrainedConfig, width: int, layers: int) -> Electra
     Args:
         config: the teacher's.
         width: e, of the token embeddings.
-        layers: how many of the teacher's layers it has.
+        layers: number of the teacher's layers that it keeps.
 
     Raises:
         StudentError: if the teacher's architecture is not known.

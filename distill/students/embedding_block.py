@@ -54,7 +54,7 @@ class EmbeddingBlock:
         return self.word.shape[1]
 
     def normalised(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """Return what the block makes of tokens before the linear map, (n, w) in float64.
+        """Return the block's output for tokens before the linear map, (n, w) in float64.
 
         Args:
             ids: int64 (n,), token ids.
@@ -65,7 +65,7 @@ class EmbeddingBlock:
         return torch.nn.functional.layer_norm(total, (self.width,), weight, bias, self.eps)
 
     def output(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """Return what the first layer is fed of tokens, (n, h) in float64; see ``normalised``."""
+        """Return the first layer's input for tokens, (n, h) in float64; see ``normalised``."""
         normalised = self.normalised(ids, positions)
         if self.project is None:
             return normalised

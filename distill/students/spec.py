@@ -52,7 +52,7 @@ class StudentKind:
             sentence-transformers model with gradients on, whose vectors are not scaled; the teacher stays as
             it is. Its keyword-only parameters (``int``, at least 1, ``float``, ``bool`` or ``str``) are the
             keys of ``KIND:KEY=VALUE,...``; a function without any reads ``spec.argument``.
-        form: how a spec is written.
+        form: form of a spec.
         summary: one line for lists.
     """
 

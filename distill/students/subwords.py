@@ -46,7 +46,7 @@ class Subwords:
         self.basis = self.always | {i for token, i in tokens.items() if len(token) == 1}
 
     def spelling(self, token: int) -> set[int]:
-        """Return the ids of the smallest pieces that spell a token, as far as there are any."""
+        """Return the ids of the smallest pieces that spell a token, as far as they exist."""
         return {self.ids[letter] for letter in self.tokens.get(token, "") if letter in self.ids}
 
     def closure(self, token: int) -> set[int]:

@@ -96,7 +96,7 @@ class Checkpoint:
         }
 
     def save(self, folder: Path) -> None:
-        """Put the checkpoint in the place of the one in ``folder``, or leave that one whole.
+        """Replace the checkpoint in ``folder`` atomically; after a failure the old one is whole.
 
         Raises:
             StorageError: if it cannot be written.
@@ -129,7 +129,7 @@ class Checkpoint:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             checksums = json.loads(metadata[_CHECKSUMS_KEY])
             if damaged := [name for name in tensors if _checksum(tensors[name]) != checksums[name]]:
-                raise ValueError(f"{damaged[0]} is not what was written")
+                raise ValueError(f"{damaged[0]} has changed since it was written")
             return cls(tensors, facts)
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(

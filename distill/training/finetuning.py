@@ -89,7 +89,7 @@ def find_start(spec: str) -> Start:
 
 @dataclass(frozen=True)
 class FinetuneTask(Task):
-    """Task of ``distill finetune``: what its two kinds share.
+    """Task of ``distill finetune``: common part of its two kinds.
 
     Attributes:
         config: the resolved configuration.

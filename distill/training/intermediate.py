@@ -127,7 +127,7 @@ class HiddenStates:
         teacher: the live teacher; it is moved to ``device``, and belongs to this object.
         which: teacher layers that the student's are compared with: as many of the ``last``, or ``spread``
             evenly over all, with the embedding blocks beside.
-        device: where the student is trained.
+        device: device of the training.
         scaled: give the loss the mean square of each layer's targets.
         autocast: makes the context in which the student computes; losses are computed outside of it.
 
@@ -237,7 +237,7 @@ def _mean_squares(targets: Sequence[Tensor], mask: Tensor, total: int, processes
         targets: one tensor (B, T, h) a layer.
         mask: bool, shape (C, T); real tokens of the C rows that count, which come first.
         total: real tokens of the whole step.
-        processes: how many share it.
+        processes: number of processes that share it.
 
     Returns:
         float32, shape (layers,); the same in every process.

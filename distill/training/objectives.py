@@ -47,7 +47,7 @@ class Objective:
         """Called after the optimiser's step."""
 
     def restored(self) -> None:
-        """Called after a checkpoint was loaded, to rebuild what it does not hold."""
+        """Called after a checkpoint was loaded, to rebuild state that it does not hold."""
 
     def metrics(self) -> dict[str, float]:
         """Return numbers to log beside the loss."""

@@ -122,7 +122,7 @@ def pair_selector(data: str, tokenizer: FastTokenizer) -> PairSelector:
     if held_back := sum(subset.strip().lower() == "test" for subset in pairs.subsets):
         raise ConfigError(
             f"{held_back} of {len(pairs.subsets)} pairs of {path.name} are of subset "
-            "'test'; a checkpoint chosen on them makes the test score worthless. Give a copy without them",
+            "'test'; a checkpoint chosen on them invalidates the test score. Give a copy without them",
             "evaluation.data",
         )
     place: dict[str, int] = {}
@@ -139,12 +139,12 @@ def refuse_test_file(path: Path, option: str = "evaluation.data", chosen: str = 
     Args:
         path: the file.
         option: the setting that names it, for the message.
-        chosen: what is to be chosen on it.
+        chosen: the object of the choice, for the message.
     """
     # A word that begins with "test", not any that holds it: latest_dev.tsv is not a test set.
     if re.search(r"(?<![a-z])test", path.name.lower()):
         raise ConfigError(
-            f"{path.name} looks like a test set; {chosen} chosen on it makes the test score worthless. "
+            f"{path.name} looks like a test set; {chosen} chosen on it invalidates the test score. "
             "Give a development set (stsb_dev.tsv, say)",
             option,
         )
@@ -156,12 +156,12 @@ def refuse_test_rows(key: str, rows: Sequence[str], chosen: str = "a checkpoint"
     Args:
         key: the setting that names them, for the message.
         rows: ``COLUMN=VALUE`` each.
-        chosen: what is to be chosen on them.
+        chosen: the object of the choice, for the message.
     """
     for row in rows:
         if row.partition("=")[2].strip().lower() == "test":
             raise ConfigError(
-                f"{row} are rows of a test set; {chosen} chosen on them makes the test score worthless. "
+                f"{row} are rows of a test set; {chosen} chosen on them invalidates the test score. "
                 "Give a development split, or leave it out",
                 key,
             )
@@ -270,7 +270,7 @@ class StudentEncoder:
     Args:
         model: the student.
         tokenizer: its tokenizer.
-        device: where it is.
+        device: its device.
         autocast: makes the mixed-precision context of the run.
     """
 

@@ -111,7 +111,7 @@ def tokenizer_of(model: SentenceTransformer, spec: str, max_length: int | None =
 
     Args:
         model: the student.
-        spec: what messages call it.
+        spec: its name in messages.
         max_length: tokens after which it cuts a text; default, and at most: as the student does.
 
     Raises:

@@ -83,7 +83,7 @@ class Run:
         return self.record.parameters
 
     def facts(self) -> dict[str, object]:
-        """Return what the run was and how it ended, as a JSON object."""
+        """Return the summary of the run and its result, as a JSON object."""
         record = self.record
         return {
             "run": str(self.folder),

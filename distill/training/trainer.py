@@ -61,7 +61,7 @@ class Trainer:
         work: student, objective and rows.
         config: the resolved configuration.
         accelerator: device, precision and processes.
-        folder: where checkpoints go.
+        folder: folder of checkpoints.
         save_best: called whenever the student is the best so far.
     """
 

@@ -209,7 +209,7 @@ def _fill_without_encoding(
 
 @contextmanager
 def _other_build(cache: Cache, part: KeyPart | None) -> Iterator[bool]:
-    """Yield whether another build into ``cache`` runs here; the two share the work. Parts share nothing."""
+    """Yield True if another build into ``cache`` runs here; the two share the work. Parts share nothing."""
     if part is not None:
         yield False
         return

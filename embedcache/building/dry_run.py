@@ -60,7 +60,7 @@ class _Planned:
 
 
 def estimate_build(job: Job, progress: Progress) -> BuildResult:
-    """Return what a build would do and cost; errors as those of reading, and of loading the teacher."""
+    """Return the plan and the cost of a build; raises the errors of reading, and of loading the teacher."""
     with TemporaryDirectory(prefix="embedcache-dry-run-") as folder:
         scratch = Cache.create(folder)
         outputs = job.open_outputs(job.cache or scratch)
@@ -105,7 +105,7 @@ def _texts(job: Job, scratch: Cache, progress: Progress) -> tuple[list[Corpus], 
     if job.unchanged is not None and all(view.recipe.name in stored for view in cheap):
         corpus = job.unchanged
     else:
-        # Views are made beside a corpus of their own: nothing is added to the cache's.
+        # Views are made beside a scratch corpus: nothing is added to the cache's.
         corpus = job.read_corpus(scratch, progress)
         make_views(corpus, cheap, job.sources, job.read, progress=progress)
     holders = dict.fromkeys(stored, job.unchanged) | dict.fromkeys(corpus.view_names(), corpus)

@@ -210,7 +210,7 @@ def open_existing(folder: Path) -> Cache | None:
     if folder.is_file():
         return Cache(folder)  # refuses it
     if folder.is_dir() and any(not entry.name.startswith(".") for entry in folder.iterdir()):
-        return Cache.create(folder)  # refuses what is no cache
+        return Cache.create(folder)  # refuses any other folder
     return None
 
 

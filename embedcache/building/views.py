@@ -29,8 +29,8 @@ def plan_views_of(
 
     Args:
         options: the views.
-        sources: what the corpus is read from.
-        read: how it is read.
+        sources: sources of the corpus.
+        read: options of reading it.
         corpus: the corpus's folder, which need not exist.
 
     Raises:

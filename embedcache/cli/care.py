@@ -36,7 +36,7 @@ def _short(text: str) -> str:
 @cache_option
 @json_option
 def verify_command(cache: str, as_json: bool) -> None:
-    """Read every byte of a cache and list what is not as it was written.
+    """Read every byte of a cache and list damaged and missing files.
 
     Nothing is changed. Exits with 1 if anything is damaged.
     """
@@ -64,7 +64,7 @@ def verify_command(cache: str, as_json: bool) -> None:
 @dry_run_option
 @json_option
 def repair_command(cache: str, dry_run: bool, as_json: bool, **computing: Any) -> None:
-    """Bring back what is damaged in a cache: encode lost vectors again, write documents again.
+    """Repair damage in a cache: encode lost vectors again, write documents again.
 
     What is damaged is moved to derived/quarantine/. Exits with 1 if something is left to do by hand.
     """

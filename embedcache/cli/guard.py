@@ -84,7 +84,7 @@ def _message(error: BaseException, domain_errors: tuple[type[Exception], ...]) -
         context = error.ctx if isinstance(error, click.UsageError) else None
         return message if context is None else f"{message} (see '{context.command_path} --help')"
     if isinstance(error, domain_errors):
-        # It may quote what a stranger wrote.
+        # It may quote text from a foreign file.
         return printable(" ".join(str(error).split()))
     if isinstance(error, OSError):
         where = f" ({error.filename})" if error.filename else ""

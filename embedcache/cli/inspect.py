@@ -95,7 +95,7 @@ def _print_rows(title: str, rows: Sequence[Mapping[str, object]], wanted: Sequen
 
 
 def _cell(column: str, value: object) -> object:
-    """Return a value for people: sizes with units, short digests, no brackets."""
+    """Return a readable value: sizes with units, short digests, no brackets."""
     if column in ("bytes", "token_embeddings") and isinstance(value, int):
         return size(value)
     if column in ("digest", "contract"):

@@ -64,7 +64,7 @@ class LineProgress:
 
 @contextmanager
 def show_lines() -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a line on standard error, in the place of the last one."""
+    """Yield a function that shows a line on standard error, replacing the last one."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text

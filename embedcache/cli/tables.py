@@ -78,7 +78,7 @@ def printable(text: str) -> str:
 
 
 def size(count: float) -> str:
-    """Return a number of bytes for people, in powers of ten."""
+    """Return a readable number of bytes, in powers of ten."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"

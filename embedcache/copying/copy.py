@@ -86,7 +86,7 @@ def copy(
     Args:
         sources: folders of the caches to read.
         target: folder of the cache to write.
-        options: what is copied, and in which form; default: everything, unchanged.
+        options: selection and form of the copy; default: everything, unchanged.
         dry_run: write nothing; the result says what the target lacks, and its conflicts may be undecided.
         progress: receives the progress.
 

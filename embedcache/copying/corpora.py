@@ -124,7 +124,7 @@ def _common_views(name: str, corpora: Sequence[Corpus]) -> tuple[View, ...]:
 
 
 def copy_checked(source: Path, target: Path, sha256: str) -> None:
-    """Copy a file of a known digest unless it is there.
+    """Copy a file of a known digest unless it exists.
 
     Raises:
         CorruptCacheError: if it is missing, no regular file, or has another digest.

@@ -112,7 +112,7 @@ class Rows:
         return CODEC_NAMES.index(self.shard.codec.name)
 
     def is_finer(self, codec: str | None) -> bool:
-        """Return whether the rows are in a finer codec than ``codec``; None is none."""
+        """Return whether the rows are in a finer codec than ``codec``; False for None."""
         return codec is not None and self.coarseness < CODEC_NAMES.index(codec)
 
 
@@ -236,7 +236,7 @@ def _new_codec(name: str, rows: Sequence[Rows]) -> Codec:
 
 
 def write_vectors(plan: VectorPlan, store: ShardStore, codebooks: Path, progress: Progress) -> None:
-    """Write what was planned into a store; shards that are there stay.
+    """Write the planned shards into a store; existing shards stay.
 
     Args:
         plan: the plan.

@@ -103,7 +103,7 @@ _HEADER = "if that is a row of data, write a header above it"
 
 
 def _remedy(found: Sequence[str], option: str) -> str:
-    """Return what to do about a file in which a column is not found."""
+    """Return the advice for a file without the wanted column."""
     option = f"--{option.removeprefix('--').replace('_', '-')}"
     for word, character in DELIMITERS.items():
         if any(character in column for column in found):

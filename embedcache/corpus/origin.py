@@ -34,12 +34,12 @@ SourceFiles: TypeAlias = tuple[tuple[str, list[int]], ...]
 
 @dataclass(frozen=True, config=STRICT)
 class SourceNote:
-    """Note of what a corpus was read from.
+    """Note of the sources that a corpus was read from.
 
     Attributes:
         digest: the corpus's digest.
         files: the files, in the order read.
-        options: how they were read.
+        options: options of reading them.
         column: the column of the texts; None for plain text.
     """
 
@@ -69,7 +69,7 @@ def observe(sources: Sequence[Source]) -> SourceFiles | None:
 
 
 def unchanged(note: SourceNote, sources: Sequence[Source], options: ReadOptions) -> bool:
-    """Return whether reading ``sources`` with ``options`` would give the rows that ``note`` is about."""
+    """Return whether reading ``sources`` with ``options`` would give the rows of ``note``."""
     return note.options == options and note.files == observe(sources)
 
 

@@ -126,7 +126,7 @@ def _text_bytes(columns: Mapping[str, pa.Array]) -> NDArray[np.int64]:
 
 
 def _fitting(columns: Mapping[str, pa.Array]) -> int:
-    """Return how many of the first rows fit into one part; a row that exceeds its size makes a part alone."""
+    """Return the number of first rows that fit into one part; a row larger than a part is one by itself."""
     sizes = _text_bytes(columns)
     fitting = int(np.searchsorted(np.cumsum(sizes), PART_BYTES, side="right"))
     return min(max(fitting, 1), PART_ROWS, len(sizes))

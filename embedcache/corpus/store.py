@@ -105,8 +105,8 @@ def _write_parts(folder: Path, batches: Iterable[RowBatch], report: ReadReport) 
     repeated = np.flatnonzero(~first_occurrences(ids))
     if len(repeated):
         raise InputError(
-            f"{len(repeated)} ids of corpus {folder.name!r} stand more than once (first again in row "
-            f"{repeated[0]}): ids must be unique; leave id_column out or mend the data"
+            f"{len(repeated)} ids of corpus {folder.name!r} occur more than once (first again in row "
+            f"{repeated[0]}): ids must be unique; leave id_column out or correct the data"
         )
     return CorpusInfo(folder.name, tuple(parts), columns.described(), dict(report.skipped))
 

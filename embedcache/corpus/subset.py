@@ -31,7 +31,7 @@ _LONGEST_CONDITION = 40
 def text_keys(
     corpus: Corpus, rows: NDArray[np.integer] | None = None, views: Sequence[View] | None = None
 ) -> KeyArray:
-    """Return the keys of a corpus's texts and of its views', dtype ``V16``; a key may stand several times.
+    """Return the keys of a corpus's texts and of its views', dtype ``V16``; a key may occur several times.
 
     Args:
         corpus: the corpus.

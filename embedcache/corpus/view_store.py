@@ -53,7 +53,7 @@ def store_view(
     keep_drafts: bool = False,
     progress: Progress = NO_PROGRESS,
 ) -> tuple[View, bool]:
-    """Make a view of ``corpus``, unless it is there.
+    """Make a view of ``corpus``, unless it exists.
 
     Killed or out of disk, what is written stays, and the same call continues from it.
 
@@ -111,7 +111,7 @@ def _rows(
     Args:
         corpus, make, progress: as for ``store_view``.
         counts: outcomes of the rows are counted here.
-        drafts: how the paths of drafts begin, if drafts are kept.
+        drafts: prefix of the paths of drafts, if drafts are kept.
     """
     done = 0
     for part in corpus.iter_texts():
@@ -127,7 +127,7 @@ def _rows(
 
 
 def _drafts_of(folder: Path, corpus: Corpus, recipe: Recipe) -> Path:
-    """Return how the paths of the drafts of a view begin: with the digest of what determines its texts."""
+    """Return the prefix of the paths of a view's drafts, a digest of all that determines its texts."""
     identity = canonical_json([corpus.info.digest, recipe.to_json(), CHUNK_ROWS])
     return folder / f"{_DRAFT}{hashlib.sha256(identity).hexdigest()[:16]}"
 
@@ -164,12 +164,12 @@ def refuse_missing_column(sources: Sequence[Source], options: ReadOptions, colum
 
 
 def column_cells(sources: Sequence[Source], options: ReadOptions, column: str) -> MakeRows:
-    """Return what gives the cells of a column, chunk by chunk in the order of the corpus's rows.
+    """Return a reader of a column's cells, chunk by chunk in the order of the corpus's rows.
 
     It raises ``InputError`` if the source has other rows than the corpus, or cannot be read.
 
     Args:
-        sources, options: what the corpus was read from, and how.
+        sources, options: sources of the corpus, and options of reading them.
         column: the column.
     """
     cells = (cell for source in sources for cell in _cells_of(source, options, column))

@@ -33,7 +33,7 @@ def check_deep(
         cache: the cache.
         teacher: the teacher whose vectors are checked.
         texts: texts that have a vector; see ``embedcache.live.sample_texts``.
-        computing: how to run the teacher.
+        computing: settings of the teacher.
         progress: receives phases and rows.
 
     Raises:

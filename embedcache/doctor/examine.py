@@ -71,7 +71,7 @@ def examine(
             compared before, some of each.
         codecs: compare the codecs, on at least 50 vectors.
         seed: seed of all samples.
-        computing: how to run the teacher for the deep check; default: as when the vectors were computed.
+        computing: settings of the teacher for the deep check; default: as when the vectors were computed.
         progress: receives phases and rows.
 
     Raises:

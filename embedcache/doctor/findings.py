@@ -40,7 +40,7 @@ class Finding:
 
 _REBUILD = "'embedcache explain TEXT' names the shard. Delete it and build again, or leave the text out."
 
-# Name -> value above which it is worth a look, value above which it is bad, advice.
+# Name -> value above which it is a warning, value above which it is bad, advice.
 THRESHOLDS: dict[str, tuple[float, float, str]] = {
     "missing vectors": (0, 0, "Not trained on. Build the corpus again, or project it again."),
     "repeated texts": (0.1, 0.5, "A text is trained on once: the corpus is smaller than it looks."),

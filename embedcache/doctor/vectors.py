@@ -92,7 +92,7 @@ def _judge_identical(
 
 
 def judge_geometry(store: ShardStore, positions: Positions, seed: int) -> Iterator[Finding]:
-    """Yield how far apart the vectors of a sample point, and how many directions they use.
+    """Yield the mean cosine of a sample's vectors, and the share of unused directions.
 
     Args:
         store: the vectors.

@@ -137,8 +137,8 @@ class WorkerPool:
             self._pending[engine.start(slot)] = slot, None
         elif not (self._pending or self._idle):
             raise WorkerError(
-                f"no worker is left: each ended {MOST_LOSSES} times ({one_line(error)}). What is stored is "
-                "whole; look at their memory and logs, and run the same command again"
+                f"no worker is left: each ended {MOST_LOSSES} times ({one_line(error)}). Stored vectors are "
+                "intact; look at their memory and logs, and run the same command again"
             ) from error
 
     def close(self) -> None:

@@ -83,7 +83,7 @@ def _end_with(connection: Connection) -> None:
         connection.poll(None)
         os._exit(1)
 
-    # Ctrl-C reaches every process of the terminal; the build decides what it means.
+    # Ctrl-C reaches every process of the terminal; the build handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=watch, daemon=True).start()
 

@@ -105,7 +105,7 @@ class RayEngine:
 def _places(
     machines: list[Mapping[str, float]], setup: WorkerSetup
 ) -> list[tuple[dict[str, float], WorkerSetup]]:
-    """Return what each worker needs of the cluster, and its setup."""
+    """Return the resources of the cluster that each worker needs, and its setup."""
     encode = setup.encode
     gpus = sum(int(machine.get("GPU", 0)) for machine in machines)
     if gpus and encode.device != "cpu":

@@ -53,7 +53,7 @@ class WorkerSetup:
 
     Attributes:
         teacher: the teacher to load.
-        encode: how it computes, with the worker's own device and threads.
+        encode: options of encoding, with the worker's own device and threads.
         folder: the cache's folder.
         outputs: the outputs to store.
         marker: file in the folder, which shows a worker on another machine that it sees the folder; None

@@ -1,4 +1,4 @@
-"""Sharing caches over remotes: copy what is missing, then publish a manifest."""
+"""Sharing caches over remotes: copy missing files, then publish a manifest."""
 
 from embedcache.share.care import collect, drop, list_remote, verify_remote
 from embedcache.share.files import Selection

@@ -36,7 +36,7 @@ class RemoteCheck:
         objects: listed objects.
         bytes: size of those that were read.
         missing: digests of listed objects that are missing, and who pushed them.
-        damaged: the same of objects with other bytes.
+        damaged: the same for objects with other bytes.
         deleted: damaged objects that were deleted.
     """
 
@@ -59,7 +59,7 @@ class Deleted:
 
     Attributes:
         remote: its URL.
-        files: how many.
+        files: number of files.
         bytes: their size.
     """
 

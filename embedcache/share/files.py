@@ -185,7 +185,7 @@ def shared_shard(contract_id: str, shard: Shard) -> SharedFile:
 
 
 def missing_files(cache: Cache, files: Iterable[SharedFile]) -> list[SharedFile]:
-    """Return the files of a remote that a cache lacks; a name or a table that is there stays as it is."""
+    """Return the files of a remote that a cache lacks; an existing name or table stays as it is."""
     shards: dict[str, set[str]] = {}
     missing = []
     for file in files:

@@ -43,11 +43,11 @@ class Incoming:
 
     Args:
         cache: the cache.
-        remote: where the files come from.
+        remote: source of the files.
         listed: manifests of the remote, to name the pusher of a bad file.
         max_bytes: refuse to download more than this; None: any number.
         progress: receives what is done.
-        folder: where they lie until they are admitted; default: ``derived/incoming``.
+        folder: folder of files until they are admitted; default: ``derived/incoming``.
 
     Attributes:
         fetched: bytes that were downloaded, or are being so.
@@ -156,12 +156,12 @@ class Incoming:
     def refusal(self, digests: Iterable[str], why: object) -> RemoteError:
         """Return the error for objects that are refused; it names the manifests that list them."""
         pushed = self.listed.pushed_by(digests)
-        mend = "'embedcache remote verify --delete-damaged' and then a new push mend a damaged object"
-        return RemoteError(f"{str(why).rstrip('.')}. Pushed in {pushed}. {LEAVE_OUT}; {mend}.")
+        remedy = "'embedcache remote verify --delete-damaged' and then a new push repair a damaged object"
+        return RemoteError(f"{str(why).rstrip('.')}. Pushed in {pushed}. {LEAVE_OUT}; {remedy}.")
 
     @contextmanager
     def refusing(self, files: Sequence[SharedFile]) -> Iterator[None]:
-        """Turn what is wrong with files into an error that names the first of them and its pusher."""
+        """Turn faults of files into an error that names the first of them and its pusher."""
         try:
             yield
         except (EmbedCacheError, ValueError, OSError) as error:
@@ -236,13 +236,13 @@ class Incoming:
     def admit(
         self, files: Iterable[SharedFile], containers: Mapping[str, ShardContainer]
     ) -> list[SharedFile]:
-        """Move files into the cache, each after what it refers to, and return those that it lacked.
+        """Move files into the cache, each after the files it refers to, and return those that it lacked.
 
         Nothing in the cache is replaced.
 
         Args:
             files: the files.
-            containers: where the cache keeps the shards of each teacher, by contract id.
+            containers: the cache's containers of each teacher's shards, by contract id.
 
         Raises:
             InputError, ContractMismatchError: if a build has taken the name of a corpus or teacher meanwhile.
@@ -273,5 +273,5 @@ class Incoming:
 
 
 def is_whole(sha256: str, size: int, path: Path) -> bool:
-    """Return whether a file is there with the right size and digest."""
+    """Return whether a file exists with the right size and digest."""
     return path.is_file() and path.stat().st_size == size and sha256_file(path) == sha256

@@ -43,7 +43,7 @@ SHARED = (
     Kind.VIEW,
     Kind.RECIPE,
 )
-"""Kinds of files that are shared, each after what it refers to."""
+"""Kinds of files that are shared, each after the kinds it refers to."""
 NAMED_BY_DIGEST = {Kind.PART, Kind.VIEW_PART, Kind.SHARD, Kind.CODEBOOK}
 _NAME = re.compile(r"([0-9]{8}T[0-9]{6}Z)-([0-9a-f]{64})\.json")
 
@@ -176,7 +176,7 @@ def parse_manifest(name: str, data: bytes) -> Manifest:
 
 
 def first_problem(error: ValidationError) -> str:
-    """Return the place of the first wrong field, and what is wrong with it."""
+    """Return the place of the first wrong field, and its fault."""
     first = error.errors()[0]
     return f"{'.'.join(map(str, first['loc']))[:80]}: {first['msg'][:200]}"
 

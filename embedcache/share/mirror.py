@@ -319,7 +319,7 @@ class StreamedStore(ShardStore):
 
         Args:
             positions: rows that are trained on next, shape (n,).
-            computing: how to run the teacher; if its model is not on this machine, nothing is compared.
+            computing: settings of the teacher; if its model is not on this machine, nothing is compared.
 
         Raises:
             RemoteError, StorageError: if vectors are not the teacher's, or as ``gather``.

@@ -1,4 +1,4 @@
-"""Pull: read the manifests, download what is missing into a quarantine, check it, then admit it."""
+"""Pull: read the manifests, download missing files into a quarantine, check it, then admit it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PullResult:
         bytes: their size.
         corpora: names of the corpora that came.
         vectors: rows of vectors that came, by the teacher's name.
-        left_out: what is on the remote under a name that the cache uses for something else.
+        left_out: files on the remote under names that the cache uses for other content.
         samples: comparisons of vectors with the live teacher and with the cache's own.
     """
 
@@ -64,7 +64,7 @@ def pull(
     dry_run: bool = False,
     progress: Progress = NO_PROGRESS,
 ) -> PullResult:
-    """Fetch what a remote has and a cache lacks; the cache is made where there is none.
+    """Fetch the files of a remote that a cache lacks; a missing cache is created.
 
     What is downloaded is checked and compared before anything of it enters the cache. Vectors that are not
     the teacher's are refused with everything else of that teacher.
@@ -72,7 +72,7 @@ def pull(
     Args:
         cache: the cache's folder.
         remote: name or URL of the remote.
-        selection: what to fetch; default: everything.
+        selection: files to fetch; default: everything.
         max_bytes: refuse to fetch more than this.
         require_signature: file of public ed25519 keys; only manifests that one of them signed count.
         skip_manifests: beginnings of digests of manifests that do not count.

@@ -1,4 +1,4 @@
-"""Push: survey a remote, send the objects that it lacks, then publish a manifest of what was added.
+"""Push: survey a remote, send the objects that it lacks, then publish a manifest of the additions.
 
 Nothing is locked. An object that no manifest lists yet is relied on only while it is young, and the manifest
 follows long before garbage collection would take it: see docs/design/0011-sharing.md.
@@ -42,7 +42,7 @@ _SURVEYS = 3
 
 @dataclass(frozen=True)
 class PushResult:
-    """Result of a push, or with ``dry_run`` what it would send.
+    """Result of a push; with ``dry_run`` its plan.
 
     Attributes:
         remote: its URL.
@@ -74,14 +74,14 @@ def push(
     clock: Callable[[], float] = time.time,
     progress: Progress = NO_PROGRESS,
 ) -> PushResult:
-    """Send what a cache has and a remote lacks.
+    """Send the files of a cache that a remote lacks.
 
     Args:
         cache: the cache's folder.
         remote: name or URL of the remote; it is made where there is nothing.
-        selection: what to send; default: everything.
-        by: who pushes, for the card.
-        message: what the push is for, for the card.
+        selection: files to send; default: everything.
+        by: name of the pusher, for the card.
+        message: purpose of the push, for the card.
         licence: licence of the texts, for the card.
         sign: file of a private ed25519 key to sign with; the manifest then lists what this key has not
             signed yet.
@@ -122,9 +122,9 @@ def push(
             sent[sha256] = size
 
     for _ in range(_SURVEYS):
-        # Objects first: what is deleted after that was old and unlisted, and is sent again.
+        # Objects first: one that is deleted after that was old and unlisted, and is sent again.
         objects, listed = target.find("objects"), read_manifests(target, opened)
-        # A signature vouches for all that its owner has, also for what was pushed without it before.
+        # A signature vouches for all files of its owner, also for those pushed unsigned before.
         counted = list(listed.manifests)
         if key is not None:
             counted = signed_by(target, counted, [key.public_key().public_bytes_raw()])
@@ -163,7 +163,7 @@ def _manifest(
     message: str,
     licence: str,
 ) -> Manifest:
-    """Return the manifest of what is not known, and of all documents that it needs.
+    """Return the manifest of unknown files, and of all documents that they need.
 
     Raises:
         InputError: if it is too large.
@@ -174,7 +174,7 @@ def _manifest(
         # Entries as a whole: one that another manifest lists with other rows or keys does not count.
         shards = [file for file in bundle.shards if file not in known]
         if shards or any(file not in known for file in bundle.documents):
-            # Listed again, so that what is new can be read though an older manifest is taken back.
+            # Listed again, so that new files can be read even if an older manifest is taken back.
             files |= {file.path: file for file in (*bundle.documents, *shards)}
             if isinstance(bundle.card, SharedCorpus):
                 corpora.append(bundle.card)

@@ -85,13 +85,13 @@ class ReadThrough:
         return self._fetched + (0 if self._incoming is None else self._incoming.fetched)
 
     def list_again(self) -> None:
-        """Count in what is pushed from now on, too."""
+        """List the remote again, so that later pushes count."""
         self._fetched, self._incoming = self.bytes, None
 
     def find(
         self, cache: Cache, contract: Contract, codec: str, keys: KeyArray
     ) -> tuple[NDArray[np.bool_], list[SharedFile]]:
-        """Return which of ``keys`` are there in ``codec`` or a finer one, and the shards that hold them.
+        """Return the mask of ``keys`` there in ``codec`` or a finer one, and the shards that hold them.
 
         Key lists are downloaded once into the derived files of ``cache``.
 

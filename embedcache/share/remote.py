@@ -257,7 +257,7 @@ class Remote:
                     self._fs, _ = open_filesystem(self.url)
 
     def in_threads(self, act: Callable[[_Item], _T], items: Iterable[_Item]) -> list[_T]:
-        """Return the results of ``act`` for each item, several at once; the first error ends the rest."""
+        """Return the results of ``act`` for each item, run in parallel; the first error ends the rest."""
         with ThreadPoolExecutor(JOBS, thread_name_prefix="remote") as pool:
             futures = [pool.submit(act, item) for item in items]
             try:

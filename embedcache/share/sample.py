@@ -80,7 +80,7 @@ def compare(
         name: name of the teacher.
         came: the vectors.
         own: the vectors that the cache has of the same teacher.
-        corpora: where the texts of their keys may be.
+        corpora: corpora that may hold the texts of their keys.
         load: loads the teacher; nothing is compared with it if that raises ``TeacherError`` or
             ``ContractMismatchError``.
         table: the file of token embeddings that came with them.

@@ -37,7 +37,7 @@ class VectorBatch:
         vectors: float32, shape (n, d).
         tokens: int32, shape (n,); tokens the teacher saw of each text; 0 where that is not known.
         truncated: bool, shape (n,); True for texts of which it saw only the beginning.
-        provenance: what may change last bits: compute dtype, device, library versions.
+        provenance: facts that may change last bits: compute dtype, device, library versions.
     """
 
     keys: KeyArray

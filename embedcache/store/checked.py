@@ -37,7 +37,7 @@ class CheckedFiles:
     """Files found to have the digest they should have.
 
     Args:
-        note: where that is noted; derived, never shared. Default, and if it cannot be written: nothing is
+        note: file of the note; derived, never shared. Default, and if it cannot be written: nothing is
             noted, and files are checked once a process.
     """
 

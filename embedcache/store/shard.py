@@ -44,8 +44,8 @@ class ShardHeader:
         codec: name of the codec they are stored with.
         codebook: sha256 of the codebook they need, for ``pq``.
         rows: number of rows.
-        provenance: what may have changed their last bits.
-        error: what the codec lost, measured when they were stored: ``mean_cosine`` and ``worst_cosine``.
+        provenance: facts that may have changed their last bits.
+        error: loss of the codec, measured when they were stored: ``mean_cosine`` and ``worst_cosine``.
     """
 
     contract: Contract
@@ -140,7 +140,7 @@ def stored_shard(
         codec: the codec of ``stored``.
         stored: the vectors as the codec stores them.
         rows: keys, tokens, truncated and provenance; its vectors are not read.
-        error: what the codec lost, for the header.
+        error: loss of the codec, for the header.
     """
     import pyarrow as pa
 
@@ -205,7 +205,7 @@ def open_shard(data: pa.Buffer, name: str, where: str, find_codec: FindCodec) ->
 
 @contextmanager
 def _damage_in(where: str) -> Iterator[None]:
-    """Turn what is wrong with the bytes of a shard into an error that names it."""
+    """Turn faults in the bytes of a shard into an error that names it."""
     import pyarrow as pa
 
     try:

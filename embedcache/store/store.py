@@ -46,7 +46,7 @@ class ShardStore:
     ``reading_rank``, then through those added later; a key in several rows is read at its first position.
 
     Args:
-        container: where the shards lie.
+        container: container of the shards.
         contract: the contract every shard must carry.
         codec: codec of new vectors; default: that of the shards (the finest of several), else ``float16``.
         codebooks: folder of the codebooks; needed for the codec ``pq`` only.
@@ -201,7 +201,7 @@ class ShardStore:
             codec: the codec of ``stored``.
             stored: the vectors as the codec stores them.
             rows: keys, tokens, truncated and provenance.
-            error: what the codec lost, for the header.
+            error: loss of the codec, for the header.
         """
         name, data = stored_shard(self.contract, codec, stored, rows, error)
         self.put_raw(name, data)

@@ -51,7 +51,7 @@ def refuse_other_model(
         texts: the n texts.
         before, now: their vectors as known and as served, float32, shape (n, d).
         wrong: bool, shape (n,); texts whose vectors are too far apart.
-        where: where the known vectors are.
+        where: place of the known vectors.
 
     Raises:
         ContractMismatchError: if any text is wrong; the message shows both vectors of the worst one.

@@ -39,7 +39,7 @@ class LazyTeacher:
         derived: the cache's folder of derived files, where contracts are noted; None for a new cache.
 
     Attributes:
-        source: where the model comes from.
+        source: source of the model.
 
     Raises:
         TeacherError: if there is no such teacher.

@@ -28,7 +28,7 @@ class TeacherOptions:
 
     Attributes:
         spec: alias, hub id with optional ``@revision``, local folder, or ``openai:MODEL[@URL]``.
-        pooling: how token vectors become one: ``mean``, ``cls``, ``cls-before-pooler``, ``pooler``, ``last``.
+        pooling: pooling of token vectors: ``mean``, ``cls``, ``cls-before-pooler``, ``pooler``, ``last``.
         prompt: text put before every sentence.
         max_length: truncate texts to this many tokens.
         truncate_dim: leading dimensions that are kept; asked for where the teacher is served.

@@ -98,7 +98,7 @@ class ModelSource:
         folder: the local folder that holds the model; of a served one, no folder.
         revision: commit of a hub model, if known.
         alias: entry of the alias that was given.
-        server: where a served model is.
+        server: server of a served model.
     """
 
     name: str

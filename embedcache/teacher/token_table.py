@@ -55,7 +55,7 @@ class TokenTable:
         tokens: the V tokens in the order of their ids, as the tokenizer spells them; empty for an id without.
         norm_weight: weight of the LayerNorm behind the embeddings, float32 of shape (d,); None without one.
         norm_bias: its bias, float32 of shape (d,); None without one.
-        norm_eps: what it adds to the variance; None without a norm.
+        norm_eps: its addition to the variance; None without a norm.
         type_row: first row of the table of token types, float32 of shape (d,); None without one.
         project_weight: matrix of the linear map to the width h of the layers, float32 of shape (h, d); None
             without one.

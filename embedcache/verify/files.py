@@ -41,8 +41,8 @@ class Finding:
     Attributes:
         path: the file, relative to the cache; a shard inside an LMDB file is ``FILE#NAME``.
         kind: value of its ``embedcache.inventory.Kind``.
-        what: what was found.
-        fix: what to do.
+        what: the fault.
+        fix: remedy.
         is_damage: False if nothing is lost and everything can be used.
     """
 
@@ -165,7 +165,7 @@ def peek_shard(data: pa.Buffer, name: str, where: str) -> Shard | None:
         return None
 
 
-# Readers raise where a file is not what it should be.
+# Readers raise if a file is damaged.
 
 
 def _read_marker(path: Path, entry: Entry) -> None:

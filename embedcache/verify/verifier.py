@@ -66,7 +66,7 @@ class Verification:
 
 
 def verify(cache: str | Path, *, progress: Progress = NO_PROGRESS) -> Verification:
-    """Read every byte of a cache outside ``derived/`` and return what is wrong with it.
+    """Read every byte of a cache outside ``derived/`` and return its damage.
 
     Raises:
         MissingInputError: if there is no such folder.

@@ -13,7 +13,7 @@ import re
 from embedcache.views.recipe import Kept, Made, Maker, Recipe
 
 CORE = re.compile(r"(\W*)(\w(?:.*\w)?)(\W*)", re.DOTALL)
-"""Matches a whole word that has a core: what is before it, the core, what is after it."""
+"""Matches a whole word that has a core: the part before it, the core, the part after it."""
 
 _DRAWS_A_BLOCK = 8
 _MASK = (1 << 64) - 1
@@ -55,12 +55,12 @@ class Draw:
 
 
 def words_of_share(words: int, share: float) -> int:
-    """Return how many of ``words`` words a share is: rounded, at least one."""
+    """Return the number of words in a share of ``words``: rounded, at least one."""
     return max(int(share * words + 0.5), 1)
 
 
 def put(words: list[str], place: int, new: str) -> None:
-    """Put ``new`` in the place of a word's core, in its case and with its punctuation."""
+    """Replace a word's core by ``new``, in its case and with its punctuation."""
     core = CORE.fullmatch(words[place])
     if core is None:
         return

@@ -79,7 +79,7 @@ def load_model(model: ModelFolder, kind: str, device: str) -> tuple[Any, Any]:
     """Return a model for inference, in float32, and its tokenizer.
 
     Args:
-        model: where it lies.
+        model: its folder.
         kind: the name of the transformers class that loads it.
         device: ``auto``, ``cpu``, ``cuda`` ...
 
@@ -117,7 +117,7 @@ def load_model(model: ModelFolder, kind: str, device: str) -> tuple[Any, Any]:
 
 
 def batches_of_one_length(tokens: Mapping[int, Sequence[int]], most: int) -> Iterator[list[int]]:
-    """Yield the places of token lists of one length, at most ``most`` tokens of them at once.
+    """Yield the places of token lists of one length, in batches of at most ``most`` tokens.
 
     Where nothing is padded, what stands beside a text cannot reach it through a mask.
     """
@@ -143,7 +143,7 @@ class MaskFill:
     Args:
         recipe: the recipe.
         model: the masked language model.
-        device: where it runs.
+        device: its device.
 
     Raises:
         TeacherError: if the model cannot be loaded, or cannot fill masks.
@@ -252,7 +252,7 @@ def translation_maker(recipe: Recipe, models: Sequence[ModelFolder], device: str
     Args:
         recipe: the recipe.
         models: the translators, in the order in which texts go through them.
-        device: where they run.
+        device: their device.
 
     Raises:
         TeacherError: if a model cannot be loaded.

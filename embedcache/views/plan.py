@@ -22,11 +22,11 @@ class ViewOptions:
 
     Attributes:
         views: specs as typed after ``--view``.
-        seed: what random draws start from.
+        seed: seed of random draws.
         language: the language of the texts.
         translators: pair of languages, ``en-de`` -> hub id or folder of a model for it.
         mask_model: hub id or folder of a masked language model.
-        device: where models run: ``auto``, ``cpu``, ``cuda`` ...
+        device: device of models: ``auto``, ``cpu``, ``cuda`` ...
         embed: names of the views that the teacher encodes beside the original text.
     """
 
@@ -46,7 +46,7 @@ class PlannedView:
     Attributes:
         recipe: recipe of its texts, with the digests of its models.
         models: role -> model.
-        device: where models run.
+        device: device of models.
     """
 
     recipe: Recipe
@@ -55,7 +55,7 @@ class PlannedView:
 
     @property
     def is_slow(self) -> bool:
-        """True if a model makes the rows, so that they are worth keeping at once."""
+        """True if a model makes the rows, so that each chunk is kept at once."""
         return bool(self.models)
 
     @cached_property

@@ -66,8 +66,8 @@ class Kind:
     """Kind of view.
 
     Attributes:
-        summary: what it does, in one line.
-        example: how it is typed.
+        summary: summary in one line.
+        example: example of typing it.
         arguments: name -> default of each argument; None where it must be given.
         random: True if it draws from a seed, so that several samples of it differ.
         models: the roles of the models it runs, for ``{}`` its language.
@@ -126,7 +126,7 @@ class Recipe:
         name: the view's name; it names a folder, and has no part in the texts.
         kind: one of ``KINDS``.
         parameters: argument -> value.
-        seed: what random draws start from; None where there are none.
+        seed: seed of random draws; None without any.
         sample: number among several samples of the same recipe and seed; 0 where there is one.
         models: role -> digest of the model that plays it.
     """
@@ -185,7 +185,7 @@ def parse_views(specs: Sequence[str], *, seed: int = 0) -> list[Recipe]:
 
     Args:
         specs: as typed after ``--view``.
-        seed: what random draws start from, at least 0.
+        seed: seed of random draws, at least 0.
 
     Raises:
         InputError: if a spec cannot be understood, or two views would have one name.
@@ -212,7 +212,7 @@ def _parse(spec: str, seed: int) -> list[Recipe]:
         rest, count = f"{rest}*{count}", None
     parameters = _parameters(spec, kind, rest)
     if name is None:
-        # Only what is not as usual shows in a name.
+        # A name shows only arguments that differ from the default.
         unusual = [value for key, value in parameters.items() if value != KINDS[kind].arguments[key]]
         name = re.sub(r"[^\w.-]", "_", "-".join([kind, *map(str, unusual)]))
     names = [name] if count is None else [f"{name}-{number}" for number in range(1, int(count) + 1)]

@@ -60,7 +60,7 @@ class Attack:
         do: does it to the cache in a folder.
         refused: operations that must end with an error; where there are none, everything must go well.
         kind: of the cache.
-        word: what the messages have in common.
+        word: common word of the messages.
         damage: True if verify calls the cache damaged; None leaves that open.
     """
 

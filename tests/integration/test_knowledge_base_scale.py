@@ -1,4 +1,4 @@
-"""The graph where it pays, and what retrieval adds to the time of a student at the size of SST-2."""
+"""The graph at a size where it pays, and the time that retrieval adds to a student at the size of SST-2."""
 
 from __future__ import annotations
 

@@ -52,12 +52,12 @@ class Server:
 
     Attributes:
         root: URL below which each test has its own remote.
-        environment: what a client needs.
+        environment: environment variables of a client.
         wrong: the same with credentials that are refused; none where the kind has none.
         down: the same, or a URL, for a server that is down.
         no_bucket: a URL in a bucket that does not exist.
         home: of sftp, the user's home.
-        port: where it listens.
+        port: its port.
     """
 
     root: str

@@ -85,7 +85,7 @@ def _storm(kills: int, run: Callable[[int], tuple[BaseProcess, Path]], end: Call
     """Kill a command at instants spread over its duration until it was killed ``kills`` times.
 
     Args:
-        kills: how often.
+        kills: number of kills.
         run: starts a run; gives its process, and the folder of its remote.
         end: runs the same command again, and checks what comes out.
     """

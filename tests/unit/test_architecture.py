@@ -60,7 +60,7 @@ class Imports(ast.NodeVisitor):
     """Imports of a module, inside functions too.
 
     Attributes:
-        found: what it imports when it runs.
+        found: its imports at run time.
         with_types: that, and what it imports for type checkers.
     """
 

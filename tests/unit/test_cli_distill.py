@@ -1,3 +1,5 @@
+"""The command line of distill: options, exit codes, one line per error, progress, and help for everything."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Configurations: every problem is reported with its key, sources in their order, and identity."""
+
 from __future__ import annotations
 
 from pathlib import Path

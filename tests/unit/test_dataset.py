@@ -1,3 +1,5 @@
+"""The dataset of a run: distinct texts, their cached vectors, and held-out rows."""
+
 from __future__ import annotations
 
 import shutil

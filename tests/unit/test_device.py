@@ -1,3 +1,5 @@
+"""Device, precision, threads and seed of a computation."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Recipes: valid configurations with the settings and figures of their papers."""
+
 from __future__ import annotations
 
 import json

@@ -43,7 +43,7 @@ SHARDS = "teachers/*/shards/*.arrow"
 MDB = "teachers/*/vectors.mdb"
 
 
-def mended(cache: Path, encoder: FakeEncoder | None = None) -> Repair:
+def repaired(cache: Path, encoder: FakeEncoder | None = None) -> Repair:
     return repair(cache, encoder=encoder or FakeEncoder(TEACHER))  # type: ignore[arg-type]
 
 
@@ -87,7 +87,7 @@ def test_known_content_comes_back_with_the_same_bytes(
     before = states_of(cache)
     plan = repair(cache, dry_run=True)
     assert states_of(cache) == before
-    done = mended(cache, encoder)
+    done = repaired(cache, encoder)
     assert done.left == []
     assert done.rows_encoded == encoder.rows_encoded == plan.rows_encoded
     assert_whole(cache)
@@ -95,7 +95,7 @@ def test_known_content_comes_back_with_the_same_bytes(
     if pattern == SHARDS:
         assert encoder.rows_encoded <= SHARD_ROWS
     before = states_of(cache)
-    assert mended(cache).fixes == ()
+    assert repaired(cache).fixes == ()
     assert states_of(cache) == before
 
 
@@ -106,7 +106,7 @@ def test_damaged_files_are_kept_in_quarantine(fresh: MakeCopy) -> None:
         for path in paths:
             flip(path, 20)
         damaged = [path.read_bytes() for path in paths]
-        mended(cache)
+        repaired(cache)
     kept = [cache / QUARANTINE / f"{path.relative_to(cache)}.1" for path in paths]
     assert [path.read_bytes() for path in kept] == damaged
     assert len([path for path in (cache / QUARANTINE).rglob("*") if path.is_file()]) == 4
@@ -145,8 +145,8 @@ def test_a_killed_repair_is_finished_by_the_next(
     for path in cache.glob(SHARDS):
         harm(path, "flipped")
     with pytest.raises(Killed):
-        mended(cache, DyingEncoder(TEACHER))
-    assert mended(cache).left == []
+        repaired(cache, DyingEncoder(TEACHER))
+    assert repaired(cache).left == []
     assert_whole(cache)
     assert content_of(cache) == content_of(sound_caches[kind])
 
@@ -171,7 +171,7 @@ def test_only_the_corpora_that_a_teacher_had_encoded_are_encoded_again(
         data, first = path.read_bytes(), [key(sentences(50, seed=number)[0]) for number in range(2)]
         flip(path, max(map(data.find, first)) if in_keys else len(data) // 2)
     encoder = FakeEncoder(TEACHER)
-    mended(cache, encoder)
+    repaired(cache, encoder)
     assert encoder.rows_encoded == 50 * damaged
     assert content_of(cache) == before
 
@@ -180,7 +180,7 @@ def test_vectors_whose_texts_are_gone_are_named_and_moved_aside(fresh: MakeCopy)
     cache = fresh("arrow")
     find_removal(Cache(cache), "corpus", "corpus").delete()
     flip(only(cache, SHARDS), 9000)
-    (fix,) = mended(cache).fixes
+    (fix,) = repaired(cache).fixes
     assert fix.outcome == LOST
     assert f"{SHARD_ROWS} rows" in fix.detail
     assert verify(cache).damage == []
@@ -196,7 +196,7 @@ def test_a_damaged_corpus_or_view_is_left_with_the_build_that_makes_it_again(
     path = only(cache, f"corpora/corpus/{pattern}")
     flip(path, 100)
     damaged = path.read_bytes()
-    (left,) = mended(cache).fixes
+    (left,) = repaired(cache).fixes
     assert left.outcome == LEFT
     view = "--view crop " if "crop" in pattern else ""
     assert f"embedcache build SRC --name corpus {view}--overwrite" in left.detail
@@ -211,7 +211,7 @@ def test_a_teacher_with_two_stores_keeps_all_shards_in_files(fresh: MakeCopy) ->
     for shard in others:
         shard.unlink()
     encoder = FakeEncoder(TEACHER)
-    assert mended(cache, encoder).left == []
+    assert repaired(cache, encoder).left == []
     assert encoder.rows_encoded == 0
     assert_whole(cache)
 
@@ -226,7 +226,7 @@ def test_another_codebook_may_take_the_place_of_a_lost_one(fresh: MakeCopy) -> N
     cache = fresh("pq")
     (book,) = cache.glob("teachers/*/codebooks/*")
     book.write_bytes(b"gone")
-    assert mended(cache, Noisy(TEACHER)).left == []
+    assert repaired(cache, Noisy(TEACHER)).left == []
     assert not book.exists()
     assert_whole(cache)
     assert Cache(cache).store(TEACHER.contract).codec_name == "pq"
@@ -239,7 +239,7 @@ def test_names_are_written_again_as_far_as_they_are_known(fresh: MakeCopy, way: 
     only(cache, "teachers/*/names/fake.json").rename(only(cache, "teachers/*/names") / "minilm-l6.json")
     for path in cache.glob("teachers/*/names/*"):
         harm(path, way)
-    assert outcomes(mended(cache)) == {MADE}
+    assert outcomes(repaired(cache)) == {MADE}
     found = {teacher.name: teacher.origin for teacher in Cache(cache).teachers()}
     assert len(found) == count
     if way == "flipped":
@@ -255,10 +255,10 @@ def test_vectors_of_a_projection_are_made_again_and_its_map_is_named(fresh: Make
     expected = cache.lookup(TEXTS, "fake.projected")
     folder = cache.teacher_folder(derived.contract)
     flip(only(folder, "shards/*"), 5000)
-    assert mended(cache.folder).left == []
+    assert repaired(cache.folder).left == []
     np.testing.assert_array_equal(Cache(cache.folder).lookup(TEXTS, "fake.projected"), expected)
     (folder / PROJECTION).unlink()
-    (left,) = mended(cache.folder).fixes
+    (left,) = repaired(cache.folder).fixes
     assert (left.outcome, Path(left.path).name) == (LEFT, PROJECTION)
 
 
@@ -269,7 +269,7 @@ def test_nothing_is_written_where_there_is_a_link(fresh: MakeCopy, tmp_path: Pat
     (cache / place).symlink_to(outside)
     flip(only(cache, SHARDS), 9000)
     before = content_of(cache)
-    assert outcomes(mended(cache)) == {LEFT}
+    assert outcomes(repaired(cache)) == {LEFT}
     assert content_of(cache) == before
     assert list(outside.iterdir()) == []
 
@@ -279,7 +279,7 @@ def test_files_of_a_newer_version_stay(fresh: MakeCopy, pattern: str) -> None:
     cache = fresh("arrow")
     reseal(only(cache, pattern), lambda value: value.update(version=99))
     before = content_of(cache)
-    (left,) = mended(cache).fixes
+    (left,) = repaired(cache).fixes
     assert left.outcome == LEFT
     assert "upgrade" in left.detail
     assert content_of(cache) == before
@@ -313,13 +313,13 @@ def test_any_damage_to_a_cache_is_repaired_or_listed(
         start, lost = data.draw(st.integers(0, len(old))), data.draw(st.integers(0, 64))
         new = data.draw(st.sampled_from([old[start + lost :], other[start:], b""]) | st.binary(max_size=64))
         (cache / name).write_bytes(old[:start] + new)
-    done = mended(cache)
+    done = repaired(cache)
     assert {path.name for path in tmp_path.iterdir()} == {"cache"}
     if LOST not in outcomes(done):
         assert {one.path for one in verify(cache).damage} == {fix.path for fix in done.left}
     if not done.left:
         assert_whole(cache)
-        assert mended(cache).fixes == ()
+        assert repaired(cache).fixes == ()
 
 
 def test_the_command_repairs_and_lists_the_rest(fresh: MakeCopy) -> None:

@@ -1,3 +1,5 @@
+"""Token ids of a corpus: equal to the tokenizer's, computed once, recomputed if damaged."""
+
 from __future__ import annotations
 
 import tempfile

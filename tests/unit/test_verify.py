@@ -1,4 +1,4 @@
-"""Verify: missing files and what does not fit are found, nothing else is damage, nothing is written.
+"""Verify: missing and contradictory files are found, nothing else is damage, nothing is written.
 
 That flipped bytes and cut files are found, tests/gate/test_flips.py asserts; two stores, lost names and files
 of newer versions, test_repair.py.

@@ -303,7 +303,7 @@ def test_a_view_of_other_rows_or_labels_is_never_read(tmp_path: Path, corpus: Co
 
 
 @pytest.mark.parametrize("name", ["recipe.json", "corpus.json", "*.arrow"])
-def test_damage_is_found_and_replacing_mends_it(corpus: Corpus, name: str) -> None:
+def test_damage_is_found_and_replacing_repairs_it(corpus: Corpus, name: str) -> None:
     crop(corpus)
     before = content(corpus.folder)
     path = sorted((corpus.folder / "views" / "crop").glob(name))[0]

@@ -29,7 +29,7 @@ class Command:
     """A command line of ``distill``, and when it is killed.
 
     Attributes:
-        arguments: what follows ``distill``.
+        arguments: arguments of ``distill``.
         kill_at_step: the first process is killed before it writes the metrics of this step.
         kill_at_write: (file, number): it is killed at that write step, counted from 0, of files so called.
         slow_write: a file that is slow to write, so that others come in between where they do not wait; each
