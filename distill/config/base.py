@@ -39,8 +39,8 @@ def setting(
     Args:
         default: the default; ``...`` for a field that has to be given.
         text: one line of help.
-        affects: effect of the field: on the result of a run; on the choice of a repetition; on places of files;
-            on the computation.
+        affects: effect of the field: on a run's result, on the choice of a repetition, on places of files or
+            the computation.
         option: name of the command-line option (``--lr``), or of the argument (``START``); None for a field
             that is set by ``--set`` only.
         common: show the option in the first group of ``--help``.
