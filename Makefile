@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-crash lint docs site slow bench clean
+.PHONY: demo test test-crash lint docs site tutorial slow bench clean
 
 # A current pip resolves several times as fast, and most modules of what is installed are never compiled.
 $(READY): pyproject.toml constraints.txt
@@ -41,6 +41,10 @@ docs: $(READY)
 # The documentation as a website in site/. A broken link or a name that the code does not have is an error.
 site: $(READY)
 	$(BIN)/zensical build --strict --clean
+
+# Executes the tutorial in place; its outputs are committed.
+tutorial: $(READY)
+	$(BIN)/python docs/execute_tutorial.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/encode.py
