@@ -37,14 +37,16 @@ test-crash: $(READY)
 
 docs: $(READY)
 	$(BIN)/python docs/generate_cli_reference.py
+	$(BIN)/python docs/generate_tutorial.py
 
 # The documentation as a website in site/. A broken link or a name that the code does not have is an error.
 site: $(READY)
 	$(BIN)/zensical build --strict --clean
 
-# Executes the tutorial in place; its outputs are committed.
+# Executes the tutorial in place, and writes its page; both are committed.
 tutorial: $(READY)
 	$(BIN)/python docs/execute_tutorial.py
+	$(BIN)/python docs/generate_tutorial.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/encode.py

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -67,6 +68,13 @@ def test_missing_links_and_names_are_an_error(text: str, found: list[str], tmp_p
     done = build(tmp_path)
     assert done.returncode != 0
     assert [each for each in found if each not in done.stdout + done.stderr] == []
+
+
+def test_the_tutorial_page_is_its_notebook() -> None:
+    files = runpy.run_path(str(DOCS / "generate_tutorial.py"))["render"]()
+    assert [name for name, content in files.items() if (DOCS / name).read_bytes() != content] == [], (
+        "make docs"
+    )
 
 
 def test_the_reference_has_every_public_name() -> None:
