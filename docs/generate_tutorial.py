@@ -23,5 +23,7 @@ def render() -> dict[str, bytes]:
 
 
 if __name__ == "__main__":
+    for old in DOCS.glob("pictures/tutorial_*"):
+        old.unlink()  # pictures are named by the number of their cell
     for name, content in render().items():
         (DOCS / name).write_bytes(content)
