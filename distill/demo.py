@@ -198,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--teacher", default="minilm-l6", help="alias, hub id or folder of the teacher")
     parser.add_argument("--student", default="layers:3", help="student, as for 'distill run'")
     parser.add_argument("--sentences", type=int, default=24_000, help="sentences to collect")
-    parser.add_argument("--epochs", type=int, default=2, help="epochs of the student")
+    parser.add_argument("--epochs", type=int, default=1, help="epochs of the student")
     try:
         run_demo(**vars(parser.parse_args(arguments)))
     except (DistillError, EmbedCacheError) as error:

@@ -12,7 +12,7 @@ NOTEBOOK = Path(__file__).with_name("tutorial.ipynb")
 _SECONDS = 900
 
 
-def execute(folder: str | Path, **parameters: int) -> nbformat.NotebookNode:
+def execute(folder: str | Path, **parameters: object) -> nbformat.NotebookNode:
     """Return the tutorial with the outputs of running its cells from top to bottom.
 
     Standard error is left out: progress bars, and warnings of other packages.
@@ -27,7 +27,7 @@ def execute(folder: str | Path, **parameters: int) -> nbformat.NotebookNode:
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     (cell,) = (cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", ()))
     for name, value in parameters.items():
-        cell.source, found = re.subn(rf"(?m)^{name} = \w+", f"{name} = {value}", cell.source)
+        cell.source, found = re.subn(rf"(?m)^{name} = \S+", f"{name} = {value!r}", cell.source)
         if found != 1:
             raise KeyError(f"{NOTEBOOK.name}: no parameter {name}")
     client = NotebookClient(
