@@ -133,7 +133,9 @@ def main() -> None:
             )
             figures["ratio"] = figures["loader rows/s"] / figures["datasets rows/s"]
         except ImportError:
-            print("Hugging Face datasets is not installed: pip install 'embedcache[bench]' to compare")
+            print(
+                "Hugging Face datasets is not installed: pip install 'embedcache-distill[formats]' to compare"
+            )
         figures["mean tokens a row"] = len(tokens.ids) / len(dataset.corpus)
         if arguments.steps:
             share, rate = waiting(

@@ -177,7 +177,9 @@ def run_demo(
     table_console().print(render([evaluate(trained.folder, suite="fidelity", cache=cache)]))
 
     console.rule(f"done in {(time.perf_counter() - started) / 60:.1f} minutes")
-    console.print(f"The student lies in {trained.best}. What to type next:")
+    console.print(
+        f"The student lies in {trained.best}. What to type next, after 'source .venv/bin/activate':"
+    )
     for line in (
         f"distill export {trained.folder} --to onnx --int8 --out {out}/onnx",
         f"distill run --cache {cache} --corpus {corpus.stem} --student layers:2 --loss ckd --epochs 2",

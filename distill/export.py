@@ -193,7 +193,7 @@ def export_openvino(
     from embedcache.teacher.openvino_model import has_openvino
 
     if not has_openvino():
-        raise MissingExtraError("openvino is not installed; run: pip install 'embedcache[openvino]'")
+        raise MissingExtraError("openvino is not installed; run: pip install 'embedcache-distill[openvino]'")
     source, target = _places(model, out, force, OPENVINO_GRAPH)
     teacher = load_teacher(source, name="export", device="cpu")
     encoder: Any = teacher.model.float()

@@ -10,6 +10,8 @@ from distill.errors import ExportError
 def push_to_hub(folder: str | Path, repository: str, *, public: bool = False) -> str:
     """Upload a model folder with its card to a model repository, in one commit, and return its URL.
 
+    The repository then holds this folder and nothing else: a graph of an earlier student would not fit.
+
     Args:
         folder: sentence-transformers folder, such as ``best/`` of a run or an export.
         repository: ``OWNER/NAME``; created if it is missing.
@@ -28,7 +30,9 @@ def push_to_hub(folder: str | Path, repository: str, *, public: bool = False) ->
     try:
         if not api.repo_exists(repository):
             api.create_repo(repository, private=not public, exist_ok=True)
-        api.upload_folder(repo_id=repository, folder_path=str(folder), commit_message="distill export")
+        api.upload_folder(
+            repo_id=repository, folder_path=str(folder), delete_patterns="*", commit_message="distill export"
+        )
     except (HfHubHTTPError, HFValidationError, HTTPError, OSError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise ExportError(

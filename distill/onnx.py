@@ -103,7 +103,7 @@ def import_onnxruntime() -> Any:
         import onnxruntime
     except ImportError as error:
         raise MissingExtraError(
-            "onnxruntime is not installed; run: pip install 'embedcache[onnx]'"
+            "onnxruntime is not installed; run: pip install 'embedcache-distill[onnx]'"
         ) from error
     return onnxruntime
 

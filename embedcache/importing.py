@@ -1,6 +1,6 @@
 """Import: vectors that others computed enter a cache under a contract that the user states.
 
-The files are read twice: first every vector is checked, and nothing is stored if one is refused; then texts
+First every vector is checked, and nothing is stored if one is refused; then texts
 become a corpus as in a build, and vectors are stored in its order, a shard at a time. Killed at any moment,
 the same call goes on where it stopped.
 """
@@ -149,6 +149,12 @@ def import_vectors(
     if opened is not None:
         opened.refuse_other_contract(name, stated)
         opened.store(stated, codec)  # refuses another codec than that of the shards
+    columns = {"--text-column": text_column, "--id-column": id_column, "--label-column": label_column}
+    useless = [option for option, value in {**columns, "--overwrite": overwrite or None}.items() if value]
+    if not files and useless:
+        raise InputError(
+            f"{', '.join(useless)}: the texts come from a corpus of the cache; give --texts FILE"
+        )
     read = ReadOptions(text_column, id_column, label_column, TABLE_FORMATS.get(kind))
     stored = None if files else (opened or Cache(folder)).corpus(corpus)
     own_name = stored.name if stored else check_name(corpus or corpus_name_of(Path(texts or path)), "corpus")
@@ -215,7 +221,7 @@ def _contract(
         ((own_name, own),) = lazy.contracts.items()
         return lazy, own_name, own
     if name is None:
-        raise InputError("a contract has no name: give a teacher_name")
+        raise InputError("a contract has no name: give --teacher-name")
     if not isinstance(contract, Contract):
         contract = contract_in(Path(str(contract)).expanduser())
     return None, name, contract

@@ -29,7 +29,7 @@ def load_extra(module: str, extra: str) -> Any:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        raise MissingExtraError(f"this needs {module}: pip install 'embedcache[{extra}]'.") from error
+        raise MissingExtraError(f"this needs {module}: pip install 'embedcache-distill[{extra}]'.") from error
 
 
 def lazy_attributes(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:

@@ -40,6 +40,8 @@ MESSAGES: dict[Level, str] = {
     "bad": "these are not this teacher's vectors",
 }
 # A codec that loses more is no codec: pq may come with the codebook of a stranger.
+ENOUGH = 20
+"""Vectors of an imported shard that are compared with the live teacher before all of it counts as checked."""
 _MOST_LOST = 0.7
 
 
@@ -201,9 +203,11 @@ def sample_texts(
         corpora: corpora and views.
         sample: most texts.
         seed: seed of the ranks.
-        shards: names of shards that up to half of the sample comes from, as many from each, at least one.
+        shards: names of shards that up to half of the sample comes from, ``ENOUGH`` texts or more of each, of
+            as many shards as that allows.
     """
-    each = max(1, sample // (2 * len(shards))) if shards else 0
+    shards = sorted(shards)[: max(1, sample // (2 * ENOUGH))]
+    each = max(ENOUGH, sample // (2 * len(shards))) if shards else 0
     is_named = np.array([shard.name in shards for shard in store.shards] if shards else [], np.bool_)
     drawn = of_shards = np.empty(0, KEY_DTYPE)
     for corpus in corpora:

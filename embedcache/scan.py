@@ -11,7 +11,7 @@ import numpy as np
 
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.part import ORIGINAL, key_view
-from embedcache.errors import MissingVectorsError
+from embedcache.errors import MissingVectorsError, StorageError
 from embedcache.folders import folder_that_appears
 from embedcache.lazy import load_extra
 from embedcache.store import ShardStore
@@ -102,19 +102,26 @@ class Scan:
         datasets = load_extra("datasets", _EXTRA)
         digest = hashlib.sha256(f"{self._texts.info.digest}-{self._store.state}".encode()).hexdigest()
         own = Path(folder).expanduser() / f"{self._texts.name}-{digest[:32]}"
-        if not (own / "rows.arrow").exists():
-            with (
-                folder_that_appears(own, overwrite=True) as draft,
-                pa.ipc.new_stream(str(draft / "rows.arrow"), self.schema) as writer,
-            ):
-                for batch in self:
-                    writer.write_batch(batch)
-        return datasets.Dataset.from_file(str(own / "rows.arrow"))
+        file = own / "rows.arrow"
+        if not file.exists():
+            try:
+                with (
+                    folder_that_appears(own, overwrite=False) as draft,
+                    pa.ipc.new_stream(str(draft / file.name), self.schema) as writer,
+                ):
+                    for batch in self:
+                        writer.write_batch(batch)
+            except StorageError:
+                # Another process may have been faster.
+                if not file.exists():
+                    raise
+        return datasets.Dataset.from_file(str(file))
 
 
 def _batches(texts: Corpus, store: ShardStore, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
+    first = 0
     for number, part in enumerate(texts.parts):
         keys = key_view(texts.part(number).column("key"))
         columns = [
@@ -126,12 +133,13 @@ def _batches(texts: Corpus, store: ShardStore, schema: pa.Schema) -> Iterator[pa
             positions = store.locate(keys[start : start + BATCH_ROWS])
             missing = int((positions < 0).sum())
             if missing:
-                row = start + int(np.argmin(positions))
+                place = texts.place(first + start + int(np.argmin(positions)))
                 raise MissingVectorsError(
-                    f"{texts.title}: {missing} of {len(positions)} texts from row {row} of part {number + 1} "
-                    "have no vector; build it with this teacher first"
+                    f"{place} and {missing - 1} others of {len(positions)} read with it have no vector; "
+                    "build the corpus with this teacher first"
                 )
             flat = pa.array(store.vectors(positions).reshape(-1))
             vectors = pa.FixedSizeListArray.from_arrays(flat, type=schema.field("vector").type)
             rows = [column.slice(start, len(positions)) for column in columns]
             yield pa.record_batch([*rows, vectors], schema=schema)
+        first += part.rows

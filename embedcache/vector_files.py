@@ -259,10 +259,10 @@ def _vector_column(schema: pa.Schema, asked: str | None, file: Path) -> str:
     usual = [name for name in VECTOR_COLUMNS if name in lists] or lists
     found = usual if asked is None else [name for name in lists if name == asked]
     if len(found) != 1:
+        wrong = f"{len(usual)} columns of vectors" if asked is None else f"no column {asked!r} of float lists"
         raise InputError(
-            f"{file}: {'cannot tell which column holds' if asked is None else f'no column {asked!r} of'} "
-            f"vectors; lists of floats: {', '.join(lists) or 'none'}, of the columns "
-            f"{', '.join(schema.names)[:200]}; use --vector-column with a list of floats"
+            f"{file}: {wrong} ({', '.join(lists) or 'none'} of {', '.join(schema.names)[:200]}); name "
+            "one with --vector-column"
         )
     return found[0]
 

@@ -12,7 +12,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -150,13 +149,11 @@ def _objects(data: bytes) -> list[dict[str, Any]]:
 
 def _entry(base: Path, path: Path) -> dict[str, object]:
     described = path.stat()
-    when = datetime.fromtimestamp(described.st_mtime, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.000Z")
     return {
         "type": "file" if path.is_file() else "directory",
         "path": path.relative_to(base).as_posix(),
         "size": described.st_size if path.is_file() else 0,
         "oid": "0" * 40,
-        "lastCommit": {"id": "0" * 40, "title": "a commit", "date": when},
     }
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Folder to write; default: beside the model or its run, the name with its form behind it.",
+    help="Folder to write; default: NAME-onnx or NAME-openvino beside the model or run.",
 )
 @click.option(
     "--opset",
@@ -40,9 +40,10 @@ if TYPE_CHECKING:
 @click.option(
     "--push-to-hub",
     metavar="OWNER/NAME",
-    help="Upload the export with its model card to the Hugging Face Hub; without --to, the model as it is.",
+    help="Upload the export, or without --to the model itself, to the Hugging Face Hub; replaces the "
+    "repository's files.",
 )
-@click.option("--public", is_flag=True, help="Let everybody read a repository that --push-to-hub makes.")
+@click.option("--public", is_flag=True, help="Make a new repository public.")
 def export_command(
     model: Path,
     form: str | None,

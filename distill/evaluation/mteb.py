@@ -98,5 +98,7 @@ def _mteb() -> Iterator[Any]:
         try:
             import mteb
         except ImportError as error:
-            raise MissingExtraError("tasks of MTEB need an extra: pip install 'embedcache[mteb]'") from error
+            raise MissingExtraError(
+                "tasks of MTEB need an extra: pip install 'embedcache-distill[mteb]'"
+            ) from error
         yield mteb

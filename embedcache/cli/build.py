@@ -147,7 +147,7 @@ def _some(count: int, words: str) -> str:
 @named("--teacher", "SPEC", "Model that computed the vectors: its contract is taken, nothing is encoded.")
 @named("--contract", "FILE", "JSON file with the contract of the vectors, instead of --teacher.")
 @named("--teacher-name", "NAME", "Name of the teacher in the cache.  [default: from SPEC]")
-@named("--texts", "FILE", "Texts of npy or automodel, a row for each vector or in any order.")
+@named("--texts", "FILE", "File of texts: in the order of npy, in any order for automodel.")
 @named("--corpus", "NAME", "Name of the corpus in the cache.  [default: from the file's name]")
 @flag("--queries", "Import the queries of automodel, not the documents.")
 @named("--text-column", "NAME", "Column of the text.  [default: text, sentence or content]")

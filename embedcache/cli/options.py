@@ -106,7 +106,7 @@ teacher_settings = all_of(
         default=None,
         help="Scale vectors to length one.  [default: as the teacher]",
     ),
-    choice("--quantize", ("int8",), "Quantize the weights, in OpenVINO: another teacher."),
+    choice("--quantize", ("int8",), "Quantize the weights with OpenVINO; changes the contract."),
     _trust,
 )
 contract_options = all_of(

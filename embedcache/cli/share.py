@@ -21,12 +21,12 @@ from embedcache.cli.progress import show_progress
 from embedcache.cli.tables import print_json, print_result, print_table, size
 
 _CHOICE = (
-    many("--teacher", "teachers", "NAME", "This teacher.  [default: all]"),
+    many("--teacher", "teachers", "NAME", "Teacher to take.  [default: all]"),
     many(
         "--corpus",
         "corpora",
         "NAME[@DIGEST]",
-        "This corpus; pull fetches vectors of its texts.  [default: all]",
+        "Corpus to take; pull fetches the vectors of its texts.  [default: all]",
     ),
 )
 
@@ -41,7 +41,7 @@ def _counted(count: int, total_bytes: int, unit: str = "files") -> str:
 @all_of(*_CHOICE)
 @flag("--no-text", "Leave out corpora; vectors only.")
 @click.option("--by", default="", metavar="NAME", help="Who pushes; shown on the card.")
-@click.option("--message", "-m", default="", help="What for; shown on the card.")
+@click.option("--message", "-m", default="", help="Purpose of the push; shown on the card.")
 @click.option("--licence", default="", help="Licence of the texts; shown on the card.")
 @named("--sign", "KEYFILE", "Sign with this private ed25519 key of OpenSSH.")
 @dry_run_option

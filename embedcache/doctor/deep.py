@@ -11,7 +11,7 @@ from embedcache.cache_documents import note_compared
 from embedcache.doctor.findings import EXAMPLES, Finding
 from embedcache.errors import InputError
 from embedcache.keys import key_array
-from embedcache.live import MESSAGES, Computing, compare_with_live, compute_dtypes
+from embedcache.live import ENOUGH, MESSAGES, Computing, compare_with_live, compute_dtypes
 from embedcache.progress import NO_PROGRESS, Progress
 
 LIVE = "live teacher"
@@ -62,7 +62,9 @@ def check_deep(
     )
     advice = "" if found.level == "ok" else f"{MESSAGES[found.level].capitalize()}."
     if not len(wrong):
-        names = {store.shards[number].name for number in np.unique(found.shards).tolist()}
+        numbers, counts = np.unique(found.shards, return_counts=True)
+        shards = [(store.shards[number], count) for number, count in zip(numbers, counts, strict=True)]
+        names = {shard.name for shard, count in shards if count >= min(ENOUGH, len(shard))}
         note_compared(cache.folder, teacher.contract.id, names & cache.unchecked(store).keys())
     else:
         names = {store.shards[number].name for number in found.shards[wrong].tolist()}

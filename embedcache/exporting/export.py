@@ -175,4 +175,4 @@ def _check_target(target: Path, kind: str, *, overwrite: bool) -> None:
 
 
 def _exists(target: Path) -> InputError:
-    return InputError(f"{target} exists: give another path, or set overwrite to replace it")
+    return InputError(f"{target} exists: give another path, or replace it with --overwrite")

@@ -131,7 +131,7 @@ def rows_to_export(
         build = f"embedcache build{f' --embed-views {view}' if view else ''}"
         raise MissingVectorsError(
             f"{missing} of {len(numbers)} rows of {texts.title} have no vector of teacher {known.name!r}: "
-            f"encode them with '{build}', or leave them out with skip_missing"
+            f"encode them with '{build}', or leave them out with --skip-missing"
         )
     if len(numbers) == missing:
         raise InputError(f"no rows to export: {len(numbers)} of {texts.title}, {missing} without a vector")

@@ -56,7 +56,7 @@ def write_lance(rows: Rows, folder: Path, progress: Progress) -> None:
     """
     import pyarrow as pa
 
-    lance = load_extra("lance", "lance")
+    lance = load_extra("lance", "formats")
     failures: list[Exception] = []
 
     def batches() -> Iterator[pa.RecordBatch]:

@@ -39,7 +39,7 @@ class RayEngine:
         try:
             import ray
         except ImportError as error:
-            raise MissingExtraError("engine ray needs Ray: pip install 'embedcache[ray]'") from error
+            raise MissingExtraError("engine ray needs Ray: pip install 'embedcache-distill[ray]'") from error
         self._ray, self._owns = ray, not ray.is_initialized()
         if self._owns:
             # By default Ray joins any cluster that runs on this machine, even that of another user.

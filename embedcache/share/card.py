@@ -7,19 +7,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from embedcache.share.hub import CARD
-from embedcache.share.manifest import Manifest, read_manifests
+from embedcache.share.manifest import Manifest
 from embedcache.share.remote import Remote
 
 _NOTE = "<!-- Written by 'embedcache push'. Delete this line to keep your own text. -->"
 _MOST_BYTES = 1 << 20
 
 
-def write_card(target: Remote) -> None:
-    """Write the dataset card of a remote on the hub, unless a user has written another."""
-    if target.hub is None:
+def write_card(target: Remote, manifests: Sequence[Manifest]) -> None:
+    """Write the dataset card of a remote on the hub, unless a user has written another.
+
+    Args:
+        target: the remote; others than the hub have no card.
+        manifests: those of all pushes, oldest first.
+    """
+    there = None if target.hub is None else target.stat(CARD)
+    if target.hub is None or (there is not None and there.bytes > _MOST_BYTES):
         return
     before = target.read(CARD, _MOST_BYTES)
-    manifests = [*read_manifests(target).manifests.values()]
     card = dataset_card(target.url, manifests, None if before is None else before.decode("utf-8", "replace"))
     if card is not None:
         target.write(CARD, card.encode())
@@ -55,7 +60,7 @@ def dataset_card(url: str, manifests: Sequence[Manifest], before: str | None) ->
         "Texts and the vectors of sentence encoders for them, to distil students from without the teachers.",
         "",
         "```bash",
-        "pip install embedcache",
+        "pip install embedcache-distill",
         f"embedcache pull {url} --cache ./cache",
         "```",
         "",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from embedcache.errors import InputError
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.share.card import write_card
 from embedcache.share.manifest import (
@@ -139,10 +140,11 @@ def collect(
         progress: receives what is done.
 
     Raises:
-        InputError: if the remote is read-only.
+        InputError: if the remote is read-only, or on the hub.
         RemoteError: if it cannot be reached, or a manifest cannot be used.
     """
     target = Remote(remote, to_write=True).open()
+    _refuse_hub(target, "gc")
     # Objects before manifests: a push that relies on an object which is old now has its manifest written.
     before = clock() - GRACE
     files = target.find("objects")
@@ -187,6 +189,8 @@ def drop(remote: str, manifests: Sequence[str], *, now: bool = False) -> Deleted
         RemoteError: if the remote cannot be reached.
     """
     target = Remote(remote, to_write=True).open()
+    if now:
+        _refuse_hub(target, "drop --now")
     names = names_beginning(manifest_names(target), manifests, target.url)
     objects: dict[str, int] = {}
     for name in names:
@@ -198,7 +202,7 @@ def drop(remote: str, manifests: Sequence[str], *, now: bool = False) -> Deleted
             target.write(f"{DROPPED}/{name}", data)
             objects |= _objects_of(name, data)
         target.delete(f"{MANIFESTS}/{name}")
-    write_card(target)
+    write_card(target, [*read_manifests(target).manifests.values()])
     if not now:
         return Deleted(target.url, 0, 0)
     listed = read_manifests(target).objects
@@ -206,6 +210,14 @@ def drop(remote: str, manifests: Sequence[str], *, now: bool = False) -> Deleted
     paths = [*map(object_path, unlisted), *(f"{DROPPED}/{name}" for name in names)]
     target.in_threads(target.delete, paths)
     return Deleted(target.url, len(unlisted), sum(objects[sha256] for sha256 in unlisted))
+
+
+def _refuse_hub(target: Remote, what: str) -> None:
+    if target.hub is not None:
+        raise InputError(
+            f"{target.url}: {what} would free nothing, because the hub keeps every version of a file. Delete "
+            "the repository, or squash its history with super_squash_history of huggingface_hub."
+        )
 
 
 def _objects_of(name: str, data: bytes | None) -> dict[str, int]:

@@ -154,7 +154,7 @@ def open_filesystem(url: str) -> tuple[Any, str]:
     module, extra = _EXTRAS.get(scheme_of(url), ("", ""))
     if module and importlib.util.find_spec(module) is None:
         raise MissingExtraError(
-            f"{scheme_of(url)}:// remotes need {module}: pip install 'embedcache[{extra}]'."
+            f"{scheme_of(url)}:// remotes need {module}: pip install 'embedcache-distill[{extra}]'."
         )
     try:
         return _open(url)
@@ -196,8 +196,6 @@ def _open(url: str) -> tuple[Any, str]:
         logging.getLogger("gcsfs").addHandler(logging.NullHandler())
         fs = GCSFileSystem(**options)
     else:
-        # Times of files are those of their commits, which are asked for.
-        options |= {"expand_info": True} if scheme == "hf" else {}
         # With more than one request at a time large files are kept in memory.
         fs = fsspec.filesystem(scheme, **options, **({"max_concurrency": 1} if scheme == "s3" else {}))
     return fs, f"{parts.netloc}{unquote(parts.path)}"

@@ -111,7 +111,8 @@ def push(
         """Return whether an object is whole, and garbage collection will leave it."""
         if found is None or found.bytes != sources[sha256][0]:
             return False
-        return sha256 in listed.objects or clock() - found.time < TRUSTED
+        # Nothing is deleted from the hub.
+        return target.hub is not None or sha256 in listed.objects or clock() - found.time < TRUSTED
 
     def send(sha256: str) -> None:
         # Another push may have sent it since the survey.
@@ -148,8 +149,9 @@ def push(
         name = manifest_name(manifest.to_bytes(), manifest.when)
         if key is not None:
             sign_manifest(target, name, key)
+        # Nothing may fail after the manifest.
+        write_card(target, [*listed.manifests.values(), manifest])
         target.write(f"{MANIFESTS}/{name}", manifest.to_bytes())
-        write_card(target)
     sent = lacking if dry_run else sent
     files, size, present = len(manifest.files), sum(sent.values()), len(sources) - len(sent)
     return PushResult(target.url, digest_in(name), files, len(sent), size, present)

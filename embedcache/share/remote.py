@@ -279,8 +279,6 @@ def object_path(sha256: str) -> str:
 def stat_of(info: dict[str, Any]) -> Stat:
     """Return size and time from a client's description of a file; clients name them differently."""
     value = next(filter(None, map(info.get, _TIMES)), math.nan)
-    if (commit := info.get("last_commit")) is not None:
-        value = commit.date
     if isinstance(value, str):
         value = datetime.fromisoformat(value.replace("Z", "+00:00"))
     if isinstance(value, datetime):

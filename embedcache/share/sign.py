@@ -136,7 +136,7 @@ def _path(name: str, key: bytes) -> str:
 
 def _read_key(path: str | Path) -> bytes:
     if importlib.util.find_spec("cryptography") is None:
-        raise MissingExtraError("signatures need cryptography: pip install 'embedcache[sign]'.")
+        raise MissingExtraError("signatures need cryptography: pip install 'embedcache-distill[sign]'.")
     try:
         # Keys may lie behind links: they are the user's own.
         return read_regular(Path(path).expanduser().resolve(), _LARGEST_KEYS)

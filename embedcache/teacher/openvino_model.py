@@ -64,7 +64,7 @@ def takes_openvino(backend: str, model: SentenceTransformer, dtype: torch.dtype)
             f"backend openvino computes on cpu in float32, found {found}: set both, or leave it out"
         )
     if backend == OPENVINO and not has_openvino():
-        raise MissingExtraError("backend openvino needs OpenVINO: pip install 'embedcache[openvino]'")
+        raise MissingExtraError("backend openvino needs OpenVINO: pip install 'embedcache-distill[openvino]'")
     return backend == OPENVINO
 
 

