@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from embedcache import __version__
 from embedcache.codecs import Vectors
 from embedcache.contract import Contract, describe_differences
 from embedcache.errors import ContractMismatchError, CorruptCacheError, InputError, StorageError
@@ -27,7 +28,7 @@ from embedcache.teacher.served import ServedEncoder, ServedTeacher, refuse_local
 if TYPE_CHECKING:
     from embedcache.teacher.text_encoder import TextEncoder
 
-_LIBRARIES = ("embedcache", "sentence-transformers", "transformers")
+_LIBRARIES = ("sentence-transformers", "transformers")
 
 
 class LazyTeacher:
@@ -178,6 +179,6 @@ def _digest(teacher: TeacherOptions, outputs: tuple[str, ...], source: ModelSour
         "outputs": outputs,
         "folder": str(source.folder.resolve()),
         "files": {path.relative_to(source.folder).as_posix(): file_state(path) for path in files},
-        "versions": [version(name) for name in _LIBRARIES],
+        "versions": [__version__, *(version(name) for name in _LIBRARIES)],
     }
     return hashlib.sha256(canonical_json(depends_on)).hexdigest()
