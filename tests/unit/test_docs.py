@@ -122,3 +122,13 @@ def test_the_project_speaks_of_itself_alone_and_leaves_no_placeholder() -> None:
         text = page.read_text(encoding="utf-8")
         assert not re.search(r"(?<![\w.])/(?:home|root|Users|mnt)/", text), page.name
         assert not [line for line in text.splitlines() if re.fullmatch(r"[A-Z]{4,}", line.strip())], page.name
+
+
+def test_nothing_tells_to_install_another_project() -> None:
+    """On PyPI ``embedcache`` is a stranger's."""
+    name = re.search(r'^name = "(.+?)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert name is not None
+    code = [*(ROOT / "embedcache").rglob("*.py"), *(ROOT / "distill").rglob("*.py")]
+    for file in [*PAGES, *code]:
+        for found in re.findall(r"pip install '?(embedcache[\w-]*)", file.read_text(encoding="utf-8")):
+            assert found == name[1], file.name
