@@ -15,11 +15,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embedcache import __version__
 from embedcache.codecs import Vectors
 from embedcache.contract import Contract, describe_differences
 from embedcache.errors import ContractMismatchError, CorruptCacheError, InputError, StorageError
 from embedcache.fsio import canonical_json, file_state, read_sealed_json, write_sealed_json
+from embedcache.lazy import load
 from embedcache.teacher.load import Teacher, load_teacher, logits_teacher
 from embedcache.teacher.options import EMBEDDING, LOGITS, EncodeOptions, TeacherOptions, parse_outputs
 from embedcache.teacher.resolve import ModelSource, is_local, resolve
@@ -179,6 +179,6 @@ def _digest(teacher: TeacherOptions, outputs: tuple[str, ...], source: ModelSour
         "outputs": outputs,
         "folder": str(source.folder.resolve()),
         "files": {path.relative_to(source.folder).as_posix(): file_state(path) for path in files},
-        "versions": [__version__, *(version(name) for name in _LIBRARIES)],
+        "versions": [load("embedcache:__version__"), *(version(name) for name in _LIBRARIES)],
     }
     return hashlib.sha256(canonical_json(depends_on)).hexdigest()

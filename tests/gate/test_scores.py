@@ -59,7 +59,14 @@ def scores(suite: str, student: Path, data: Path) -> dict[str, float]:
     return read_scores(suite, [student], "minilm-l6", file)
 
 
-@pytest.mark.parametrize("suite", [*SUITES, "fidelity"])
+# These take half of the time.
+LONG = ("transfer", "nli")
+
+
+@pytest.mark.parametrize(
+    "suite",
+    [pytest.param(one, marks=[pytest.mark.slow] * (one in LONG)) for one in (*SUITES, "fidelity")],
+)
 def test_a_suite_evaluated_alone_gives_the_scores_written_down(suite: str, student: Path, data: Path) -> None:
     golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
     # Figures are per cent: a millionth of the whole is 1e-4.

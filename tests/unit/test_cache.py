@@ -263,7 +263,7 @@ def test_scan_gives_rows_with_their_vectors_in_order(tmp_path: Path, monkeypatch
     assert table["text"].to_pylist() == texts
     assert table["label"].to_pylist() == [1, 2, 3]
     np.testing.assert_array_equal(np.stack(table["vector"].to_numpy()), cache.lookup(texts))
-    with pytest.raises(MissingVectorsError, match=r"'more': 1 of 2 texts from row 3"):
+    with pytest.raises(MissingVectorsError, match=r"row 3 of corpus 'more'"):
         cache.scan(corpus="more").read_all()
 
 

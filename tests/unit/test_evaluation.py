@@ -344,6 +344,7 @@ def test_an_export_is_evaluated_as_the_model_it_was_made_of(
     assert graph.megabytes == (tmp_path / "export" / "onnx" / "model.onnx").stat().st_size / 1e6
 
 
+@pytest.mark.slow
 def test_the_suite_latency_times_a_folder_in_a_process_of_its_own(
     teacher_folder: Path, tmp_path: Path
 ) -> None:

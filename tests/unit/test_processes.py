@@ -222,12 +222,9 @@ def test_two_processes_write_a_checkpoint_where_a_remote_fails_one_of_them(
 
 
 KILLS = [
-    pytest.param({"kill_at_step": 4}, id="step-4", marks=pytest.mark.slow),
-    *(
-        # Each checkpoint takes five steps: create, written, synced, renamed, recorded.
-        pytest.param({"kill_at_write": (CHECKPOINT, number)}, id=f"write-{number}", marks=marks)
-        for number, marks in [(n, () if n == 7 else pytest.mark.slow) for n in range(10)]
-    ),
+    pytest.param({"kill_at_step": 4}, id="step-4"),
+    # Each checkpoint takes five steps: create, written, synced, renamed, recorded.
+    *(pytest.param({"kill_at_write": (CHECKPOINT, n)}, id=f"write-{n}") for n in range(10)),
 ]
 
 
@@ -240,6 +237,7 @@ def whole(views_cache, tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill", KILLS)
 def test_killed_for_real(views_cache, tmp_path, whole, kill):
     folder = tmp_path / "run"

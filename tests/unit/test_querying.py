@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -218,11 +219,15 @@ def test_ctrl_c_ends_a_query(cache: Cache) -> None:
     command = [sys.executable, "-m", "embedcache", "query", sql, "--cache", str(cache.folder)]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, preexec_fn=_heed_ctrl_c) as program:
         try:
-            # Imports take less processor time.
-            while psutil.Process(program.pid).cpu_times().user < 3:
+            # Imports take less processor time, mostly; what arrives in one may be lost in it.
+            while psutil.Process(program.pid).cpu_times().user < 4:
                 time.sleep(0.05)
-            program.send_signal(signal.SIGINT)
-            assert program.wait(60) == 130
+            for _ in range(30):
+                program.send_signal(signal.SIGINT)
+                with suppress(subprocess.TimeoutExpired):
+                    program.wait(2)
+                    break
+            assert program.returncode == 130
         finally:
             program.kill()
 
