@@ -144,6 +144,11 @@ def import_vectors(
         if kind not in TAKEN_BY[option]:
             raise InputError(f"{option}: only for {' and '.join(TAKEN_BY[option])}, not for {kind}")
     opened = open_existing(folder)
+    if not files and opened is None:
+        raise InputError(
+            f"{path} has digests of texts, not texts, and there is no cache {folder}: give --texts FILE, or "
+            "a cache that has the texts as a corpus"
+        )
     lazy, name, stated = _contract(teacher, contract, teacher_name, opened)
     codec = codec_of(stated.output, EncodeOptions(output=stated.output, codec=codec))
     if opened is not None:

@@ -122,7 +122,7 @@ def _commit(folder: Path, info: CorpusInfo, *, replace: bool) -> bool:
         if there is not None and not replace:
             raise InputError(
                 f"{info.name!r} has other rows in the cache: {there.describe()}, not {info.describe()}. "
-                "Choose another name, or set overwrite to replace it (vectors are kept)"
+                "Choose another --name, or replace it with --overwrite (vectors are kept)"
             )
         if replace and os.path.lexists(path):
             write_sealed_json(path, info.to_json())

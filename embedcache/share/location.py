@@ -116,7 +116,10 @@ def add_remote(name: str, url: str) -> str:
         raise InputError(f"{name[:80]!r}: a remote's name has up to 64 letters, digits, '.', '_' and '-'.")
     kept, known = checked_url(url), list_remotes()
     if known.get(name, kept) != kept:
-        raise InputError(f"{name!r} is {known[name]}: choose another name, or remove it first.")
+        raise InputError(
+            f"{name!r} is {known[name]}: choose another name, or forget it with "
+            f"'embedcache remote add {name} --remove'."
+        )
     _write({**known, name: kept})
     return kept
 
