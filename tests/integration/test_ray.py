@@ -107,6 +107,7 @@ def test_two_machines_store_what_one_process_does(tmp_path: Path, run: Run) -> N
     assert finished(tmp_path) == 0
 
 
+@pytest.mark.slow
 def test_a_killed_actor_is_replaced(tmp_path: Path, run: Run) -> None:
     killing = in_the_middle(tmp_path, lambda: os.kill(pids(tmp_path)[0], signal.SIGKILL))
     run(Slow(tmp_path, 4e-3))

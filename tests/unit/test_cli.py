@@ -18,6 +18,7 @@ import pytest
 from embedcache import __version__
 from embedcache.cache import Cache
 from embedcache.cli import options
+from embedcache.cli.guard import interrupt
 from embedcache.cli.main import cli
 from embedcache.codecs import CODEC_NAMES
 from embedcache.corpus.readers import ReadOptions
@@ -155,7 +156,8 @@ def test_whichever_error_ctrl_c_became_the_command_was_interrupted(
 ) -> None:
     def pressed(*arguments: object, **settings: object) -> None:
         try:
-            signal.raise_signal(signal.SIGINT)
+            # Not the signal: it would end this process where another library has taken it over.
+            interrupt(signal.SIGINT, None)
         except KeyboardInterrupt:
             raise error or KeyboardInterrupt from None
 
