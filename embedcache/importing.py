@@ -146,8 +146,8 @@ def import_vectors(
     opened = open_existing(folder)
     if not files and opened is None:
         raise InputError(
-            f"{path} has digests of texts, not texts, and there is no cache {folder}: give --texts FILE, or "
-            "a cache that has the texts as a corpus"
+            f"{path} holds digests instead of texts, and the cache {folder} does not exist: give "
+            "--texts FILE, or a cache with a corpus of the texts"
         )
     lazy, name, stated = _contract(teacher, contract, teacher_name, opened)
     codec = codec_of(stated.output, EncodeOptions(output=stated.output, codec=codec))

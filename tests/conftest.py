@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,19 +59,3 @@ def loaded_teacher(tiny_teacher: Path) -> Teacher:
     from embedcache.teacher.load import load_teacher
 
     return load_teacher(tiny_teacher, device="cpu")
-
-
-@pytest.fixture
-def ctrl_c() -> Iterator[None]:
-    """Let SIGINT raise a KeyboardInterrupt in the tested code of this process.
-
-    Programs that a shell starts in the background ignore SIGINT. The garbage collector swallows exceptions of
-    its callbacks, and hypothesis has one there.
-    """
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-        signal.signal(signal.SIGINT, before)

@@ -104,8 +104,8 @@ class _Hub(Quiet):
         self._answer({"commitUrl": f"{self._url(base)}/commit/1", "commitOid": "c0ffee" + "0" * 34})
 
     def _paths_info(self, base: Path, data: bytes) -> None:
-        asked = json.loads(data) if data.startswith(b"{") else parse_qs(data.decode())
-        self._answer([_entry(base, base / path) for path in asked["paths"] if (base / path).exists()])
+        paths = [base / path for path in parse_qs(data.decode())["paths"]]
+        self._answer([_entry(base, path) for path in paths if path.exists()])
 
     def _upload(self, one: dict[str, Any]) -> dict[str, Any]:
         href = f"http://{self.headers['Host']}/upload/{one['oid']}"
@@ -138,8 +138,7 @@ class _Hub(Quiet):
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(data)
+        self.wfile.write(data)
 
 
 def _objects(data: bytes) -> list[dict[str, Any]]:

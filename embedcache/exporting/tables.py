@@ -69,7 +69,7 @@ def write_lance(rows: Rows, folder: Path, progress: Progress) -> None:
     try:
         lance.write_dataset(pa.RecordBatchReader.from_batches(rows.schema, batches()), str(folder))
     except OSError as error:
-        # Lance turns every error of a batch into one of its own.
+        # Lance wraps every error of a batch in an OSError.
         raise (failures or [error])[0] from error
 
 

@@ -202,7 +202,8 @@ def drop(remote: str, manifests: Sequence[str], *, now: bool = False) -> Deleted
             target.write(f"{DROPPED}/{name}", data)
             objects |= _objects_of(name, data)
         target.delete(f"{MANIFESTS}/{name}")
-    write_card(target, [*read_manifests(target).manifests.values()])
+    if target.hub is not None:
+        write_card(target, [*read_manifests(target).manifests.values()])
     if not now:
         return Deleted(target.url, 0, 0)
     listed = read_manifests(target).objects

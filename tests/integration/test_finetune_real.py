@@ -1,4 +1,4 @@
-"""A real small encoder fine-tuned on real triples, if both are on this machine."""
+"""A real small encoder fine-tuned on real triples and on labels, as far as both are on this machine."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 import distill
+from distill.data.labelled import Columns, read_labelled
 from distill.data.triples import Triples, read_triples
 from distill.students.build import open_student
 
 MODEL = Path(os.environ.get("DISTILL_MODELS", Path.home() / ".cache" / "real-models")) / "minilm-l3"
 DATA = Path(os.environ.get("DISTILL_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
-TRIPLES = DATA / "snli_triples_train.tsv.gz"
+TRIPLES, REVIEWS = DATA / "snli_triples_train.tsv.gz", DATA / "glue_sst2.tsv.gz"
 
 pytestmark = [
     pytest.mark.integration,
@@ -64,3 +65,27 @@ def test_the_positives_of_triples_never_seen_are_found_more_often(tmp_path):
     after = accuracy(SentenceTransformer(str(run.best), device="cpu"), held_out)
     assert run.result.best_score == pytest.approx(after, abs=0.011)
     assert after > before
+
+
+@pytest.mark.skipif(not REVIEWS.is_file(), reason="needs SST-2 in DISTILL_DATA")
+def test_a_few_hundred_reviews_teach_it_far_more_than_the_commonest_label(tmp_path):
+    run = distill.finetune(
+        MODEL,
+        labels=REVIEWS,
+        text="text",
+        rows=["split=train"],
+        dev_rows=["split=dev"],
+        limit=1500,
+        epochs=2,
+        lr=1e-4,
+        max_length=64,
+        eval_every=47,
+        mixed_precision="no",
+        device="cpu",
+        out=tmp_path / "run",
+    )
+    labels = read_labelled(REVIEWS, Columns("text"), ["split=dev"]).labels
+    commonest = max(labels.count(label) for label in set(labels)) / len(labels)
+    assert run.record.labels == ["0", "1"]
+    assert run.result.best_score > commonest + 0.15
+    assert run.scores["dev_f1"] > 0.6

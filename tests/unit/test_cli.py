@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -150,13 +151,20 @@ def test_debug_shows_the_traceback_and_no_command_at_all_the_help(shell: Shell, 
     assert (shell().code, shell().err.startswith("Usage: embedcache ")) == (2, True)
 
 
+@pytest.fixture
+def heeds_ctrl_c() -> Iterator[None]:
+    """Python's own handler of SIGINT, and afterwards the one before."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("error", [None, ValueError("x"), OSError(28, "No space"), StorageError("full")])
 def test_whichever_error_ctrl_c_became_the_command_was_interrupted(
-    shell: Shell, build: Words, monkeypatch: pytest.MonkeyPatch, ctrl_c: None, error: Exception | None
+    shell: Shell, build: Words, monkeypatch: pytest.MonkeyPatch, heeds_ctrl_c: None, error: Exception | None
 ) -> None:
     def pressed(*arguments: object, **settings: object) -> None:
         try:
-            # Not the signal: it would end this process where another library has taken it over.
             interrupt(signal.SIGINT, None)
         except KeyboardInterrupt:
             raise error or KeyboardInterrupt from None
@@ -170,7 +178,6 @@ def test_whichever_error_ctrl_c_became_the_command_was_interrupted(
     assert "run the same command again" in outcome.err or "full" in outcome.err
     # A second one does not wait for Python's end.
     assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def test_a_bug_keeps_its_traceback(shell: Shell, build: Words, monkeypatch: pytest.MonkeyPatch) -> None:
