@@ -88,9 +88,6 @@ class FinetuneLoopConfig(LoopConfig):
     batch_size: PositiveInt | None = setting(
         None, "rows per step; default: 128, with --labels 32", option="--batch-size", common=True
     )
-    order: Literal["length", "random"] = setting(
-        "length", "batches of rows of like length (fast), or of random rows"
-    )
     limit: PositiveInt | None = setting(None, "read at most N rows", option="--limit")
 
 

@@ -140,6 +140,9 @@ class LoopConfig(StrictConfig):
         option="--batch-size",
         common=True,
     )
+    order: Literal["bucketed", "random"] = setting(
+        "bucketed", "batches of rows of like length (fast), or of random rows", option="--order"
+    )
     mixed_precision: Literal["auto", "no", "bf16", "fp16"] = setting(
         "auto", "precision; auto is bf16 where native", option="--mixed-precision"
     )

@@ -1,4 +1,4 @@
-"""The order of training rows: a pure function of (seed, epoch), with rows of similar length in one batch.
+"""The order of training rows: a pure function of (seed, epoch), with batches of similar length or at random.
 
 An epoch's order takes one uint32 a row. It is computed from small parts of the corpus: random words are drawn
 again where keeping them would cost eight bytes a row.
@@ -14,6 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 BUCKET_BATCHES = 64
+ORDERS = {"bucketed": BUCKET_BATCHES, "random": 1}
+"""Batches a bucket of each order of rows."""
+
 MOST_ROWS = 2**32 - 1
 """Most rows of an order: row numbers, and the one after the last, take four bytes."""
 
@@ -113,22 +116,29 @@ def epoch_batches(
 
     Rows are shuffled, cut into buckets of ``bucket_batches`` batches, sorted by length inside a bucket, and
     cut into batches, which are shuffled over the epoch: padding is small, and neither the rows of a batch nor
-    the order of batches repeats.
+    the order of batches repeats. Buckets of one batch are not sorted: batches are random rows.
 
     Args:
         lengths: tokens of each row, n of them.
         batch_size: rows a batch; the last one of an epoch may be smaller.
         seed, epoch: the order depends on them only.
-        bucket_batches: batches a bucket; 1 gives plain random batches.
+        bucket_batches: batches a bucket; 1 gives random batches.
     """
     order = permutation(len(lengths), seed, epoch)
-    bucket_rows = batch_size * bucket_batches
-    for start in range(0, len(order), bucket_rows):
-        bucket = order[start : start + bucket_rows]
-        bucket[:] = bucket[np.argsort(lengths[bucket], kind="stable")]
+    sort_buckets(order, lengths, batch_size, bucket_batches)
     count = -(-len(order) // batch_size)
     # Streams of different numbers are independent.
     return EpochBatches(order, batch_size, permutation(count, seed, epoch, 1))
+
+
+def sort_buckets(rows: NDArray[np.uint32], lengths: Lengths, batch_size: int, bucket_batches: int) -> None:
+    """Sort the rows of each bucket by length, in place; see ``epoch_batches``."""
+    if bucket_batches == 1:
+        return
+    bucket_rows = batch_size * bucket_batches
+    for start in range(0, len(rows), bucket_rows):
+        bucket = rows[start : start + bucket_rows]
+        bucket[:] = bucket[np.argsort(lengths[bucket], kind="stable")]
 
 
 def _ordered_parts(n: int, stream: tuple[int, ...]) -> Iterator[NDArray[np.uint32]]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from distill.data.collate import Batch, pad_texts
 from distill.data.dataset import DistillDataset
-from distill.data.sampler import EpochBatches, Lengths, epoch_batches
+from distill.data.sampler import BUCKET_BATCHES, EpochBatches, Lengths, epoch_batches
 from distill.data.tokens import RowLengths, TokenArrays
 from distill.data.windows import windowed_batches
 
@@ -85,12 +85,14 @@ class DistillSource:
         texts: V, the views of a row that are encoded in one step. With more views than V, the last view
             alternates by row and epoch.
         ahead: fetches the vectors of rows, indices of training rows, of an epoch; None where all are here.
+        bucket_batches: batches a bucket of rows of like length; 1: batches are random rows.
     """
 
     dataset: DistillDataset
     views: tuple[TokenArrays, ...]
     texts: int = 1
     ahead: Callable[[NDArray[np.integer], int], None] | None = None
+    bucket_batches: int = BUCKET_BATCHES
 
     @property
     def lengths(self) -> RowLengths:
@@ -99,10 +101,11 @@ class DistillSource:
 
     def batches(self, batch_size: int, *, seed: int, epoch: int) -> EpochBatches:
         """Return the batches of an epoch in the dataset's order; see ``Source``."""
-        order = self.dataset.order
+        order, lengths = self.dataset.order, self.lengths
+        stream = {"seed": seed, "epoch": epoch, "bucket_batches": self.bucket_batches}
         if order is None:
-            return epoch_batches(self.lengths, batch_size, seed=seed, epoch=epoch)
-        return windowed_batches(order.windows(epoch), self.lengths, batch_size, seed=seed, epoch=epoch)
+            return epoch_batches(lengths, batch_size, **stream)
+        return windowed_batches(order.windows(epoch), lengths, batch_size, **stream)
 
     def fetch(self, batches: Sequence[NDArray[np.integer]], epoch: int) -> None:
         """Fetch and check the vectors of a window; see ``Source``."""

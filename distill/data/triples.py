@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from distill.data.collate import Batch, pad_texts
 from distill.data.labelled import TextRows, one_source
-from distill.data.sampler import EpochBatches, epoch_batches
+from distill.data.sampler import BUCKET_BATCHES, EpochBatches, epoch_batches
 from distill.data.source import Share
 from distill.data.tokens import TokenArrays
 from distill.errors import DataError
@@ -175,25 +175,24 @@ class TripleSource:
     Attributes:
         arrays: the token ids of each column.
         texts: V, the texts of a row that are encoded: as many as columns, or two of the only one.
-        by_length: put rows of like length together.
+        bucket_batches: batches a bucket of rows of like length; 1: batches are random rows.
     """
 
     arrays: tuple[TokenArrays, ...]
     texts: int
-    by_length: bool = True
+    bucket_batches: int = BUCKET_BATCHES
 
     @property
     def lengths(self) -> NDArray[np.int32]:
-        """The tokens of each row's longest text; all alike where rows are to be put together at random."""
+        """The tokens of each row's longest text."""
         rows = np.arange(len(self.arrays[0].offsets) - 1)
-        if not self.by_length:
-            return np.ones(len(rows), dtype=np.int32)
         longest: NDArray[np.int32] = np.max([tokens.lengths(rows) for tokens in self.arrays], axis=0)
         return longest
 
     def batches(self, batch_size: int, *, seed: int, epoch: int) -> EpochBatches:
         """Return the batches of an epoch; see ``distill.data.source.Source``."""
-        return epoch_batches(self.lengths, batch_size, seed=seed, epoch=epoch)
+        buckets = self.bucket_batches
+        return epoch_batches(self.lengths, batch_size, seed=seed, epoch=epoch, bucket_batches=buckets)
 
     def fetch(self, batches: Sequence[NDArray[np.integer]], epoch: int) -> None:
         """Do nothing: the rows are in memory."""

@@ -1,8 +1,8 @@
 """Order of training rows by windows, so that only the vectors of two windows are needed at a time.
 
-An order cuts the rows of an epoch into consecutive windows; inside a window rows are shuffled and bucketed by
-length as in a whole epoch. It depends only on the rows, their shards, the seed and the epoch, so it is the
-same in every process.
+An order cuts the rows of an epoch into consecutive windows; inside a window rows are shuffled, and bucketed
+by length or not, as in a whole epoch. It depends only on the rows, their shards, the seed and the epoch, so
+it is the same in every process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from distill.data.sampler import BUCKET_BATCHES, EpochBatches, Lengths, permutation
+from distill.data.sampler import BUCKET_BATCHES, EpochBatches, Lengths, permutation, sort_buckets
 
 # Third numbers of streams of random words; the sampler's have a 1 or none.
 _ROWS_STREAM, _BATCHES_STREAM, _GROUPS_STREAM = 2, 3, 4
@@ -64,21 +64,18 @@ def windowed_batches(
         lengths: tokens of each row.
         batch_size: rows a batch; the last one of an epoch may be smaller.
         seed, epoch: these determine the order inside a window.
-        bucket_batches: batches a bucket of rows of like length.
+        bucket_batches: batches a bucket of rows of like length; 1 gives random batches.
     """
     order = np.empty_like(windows.rows)
     count = -(-len(order) // batch_size)
     sequence = np.arange(count, dtype=np.uint32)
-    bucket_rows = batch_size * bucket_batches
     for number, (start, end) in enumerate(pairwise(windows.edges.tolist())):
         shuffled = permutation(end - start, seed, epoch, _ROWS_STREAM, number)
         order[start:end] = windows.window(number)[shuffled]
         # The batches that are of this window alone.
         first, last = -(-start // batch_size), count if end == len(order) else end // batch_size
         stop = min(last * batch_size, end)
-        for begin in range(first * batch_size, stop, bucket_rows):
-            bucket = order[begin : min(begin + bucket_rows, stop)]
-            bucket[:] = bucket[np.argsort(lengths[bucket], kind="stable")]
+        sort_buckets(order[first * batch_size : stop], lengths, batch_size, bucket_batches)
         if last > first:
             mixed = permutation(last - first, seed, epoch, _BATCHES_STREAM, number)
             sequence[first:last] = first + mixed

@@ -13,6 +13,7 @@ from accelerate import Accelerator
 
 from distill.config.models import ONLINE, RunConfig
 from distill.data.dataset import DistillDataset, open_rows
+from distill.data.sampler import ORDERS
 from distill.data.source import DistillSource
 from distill.errors import ConfigError
 from distill.layout import TARGETS, default_folder
@@ -80,7 +81,8 @@ class DistillTask(Task):
         objective = make_objective(cache, config, dataset, student, live_teacher, accelerator)
         streams = Streams(dataset, config)
         ahead = streams.fetch if streams else None
-        source = DistillSource(dataset, views, get_loss(config.loss.name).views, ahead)
+        texts, buckets = get_loss(config.loss.name).views, ORDERS[config.training.order]
+        source = DistillSource(dataset, views, texts, ahead, buckets)
         return Work(student, objective, source, self._record(student, notes))
 
     def save(self, folder: Path) -> None:

@@ -26,6 +26,7 @@ from distill.data.labelled import (
     read_labelled,
     refuse_few,
 )
+from distill.data.sampler import ORDERS
 from distill.data.triples import Triples, TripleSource, read_sentences, read_triples, tokenise
 from distill.device import seeded
 from distill.errors import ConfigError
@@ -174,7 +175,7 @@ class ContrastTask(FinetuneTask):
         shorter = tokenizer_of(model, spec, student.max_length)
         arrays = tokenise(rows.columns, shorter, prepared(on_progress, len(rows) * len(rows.columns)))
         codes = None if config.loss.duplicates == "keep" else rows.codes()
-        source = TripleSource(arrays, max(2, len(arrays)), by_length=config.training.order == "length")
+        source = TripleSource(arrays, max(2, len(arrays)), ORDERS[config.training.order])
         before, is_bare = self.start.record, student.head == "none" or student.drop_head
         # An evaluation finds the teacher, its vectors and how they became targets where a run has them.
         taught = {} if before is None else {name: getattr(before, name) for name in _OF_TEACHER}
@@ -257,7 +258,8 @@ class LabelTask(FinetuneTask):
             labels=list(self.labels),
             label_counts=counts,
         )
-        return Work(parts, CrossEntropy(head, numbers), TripleSource(arrays, 1), record)
+        source = TripleSource(arrays, 1, ORDERS[config.training.order])
+        return Work(parts, CrossEntropy(head, numbers), source, record)
 
     def _head(self, model: SentenceTransformer) -> LabelHead:
         config = self.config

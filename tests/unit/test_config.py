@@ -207,12 +207,15 @@ CHANGES = [
     (RunConfig, {"teacher": "large"}, True),
     (RunConfig, {"stream.limit": "20GB"}, True),
     (RunConfig, {"training.mixed_precision": "no"}, True),
+    (RunConfig, {"training.order": "bucketed"}, False),
+    (RunConfig, {"training.order": "random"}, True),
     (RunConfig, {"training.views": ["crop"]}, True),
     (RunConfig, {"evaluation.patience": 3}, True),
     (RunConfig, {"evaluation.data": "dev.tsv"}, True),
     (RunConfig, {"evaluation.text": "body"}, True),
     (RunConfig, {"loss.tau": 0.3}, True),
     (FinetuneConfig, {"start": "runs/other"}, True),
+    (FinetuneConfig, {"training.order": "random"}, True),
     (FinetuneConfig, {"out": "elsewhere"}, False),
 ]
 

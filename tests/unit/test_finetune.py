@@ -20,6 +20,8 @@ import distill
 from distill.cli.main import cli
 from distill.cli.progress import print_run
 from distill.config.finetune import FinetuneConfig
+from distill.config.recipes import find_recipe
+from distill.config.sources import load_config
 from distill.data.collate import Batch
 from distill.data.source import Share
 from distill.data.triples import Triples, TripleSource, read_triples
@@ -171,6 +173,26 @@ def test_the_loss_is_that_of_the_formula_in_value_and_gradient(tau, texts, maske
     assert (gradient.norm(dim=1) > 0).all()
 
 
+@pytest.mark.parametrize("recipe", ["distilcse/tinybert-l4-stage2", None])
+def test_stage_two_of_distilcse_is_its_equation_7(given, tmp_path, recipe):
+    """Two of 20 triples repeat an anchor; without the recipe, its other positive is no negative."""
+    rows = similar(20)
+    rows[18:] = [(rows[2][0], *rows[18][1:]), (rows[5][0], *rows[19][1:])]
+    file = triples_file(tmp_path / "repeats.tsv", rows)
+    options = {"start": str(given.encoder), "triples": str(file), "out": str(tmp_path / "run")}
+    options |= {"student.dropout": 0.0, "training.max_steps": 1, "training.batch_size": 20}
+    options |= {"training.mixed_precision": "no", "training.device": "cpu", "training.threads": 1}
+    found = None if recipe is None else find_recipe(recipe)
+    run = distill.train(load_config(FinetuneConfig, options=options, recipe=found))
+    vectors = [
+        torch.from_numpy(encode(given.encoder, list(column))).double() for column in zip(*rows, strict=True)
+    ]
+    codes = read_triples(file).codes().tolist()
+    formula, masked = (reference(*vectors, 0.05, known).mean().item() for known in (None, codes))
+    assert formula > masked + 1e-3
+    assert run.result.final_loss == pytest.approx(masked if recipe is None else formula, rel=1e-5)
+
+
 def test_false_negatives_are_found_text_by_text():
     codes = torch.from_numpy(CODES)
     found = no_negatives(codes[:, 0], codes[:, 1], codes[:, 1:].T.reshape(-1))
@@ -247,16 +269,17 @@ def test_sentences_are_distinguished_under_dropout(given, tmp_path):
 def test_runs_of_one_seed_are_equal_and_the_start_stays(given, tmp_path, kind):
     before = {path: path.read_bytes() for path in given.stage1.folder.rglob("*") if path.is_file()}
     files = {"triples": {"triples": given.triples}, "labels": {"labels": given.labels, "text": "text"}}[kind]
-    starts = [(given.stage1.folder, 0), (given.stage1.best, 0), (given.stage1.folder, 1)]
+    run, best = given.stage1.folder, given.stage1.best
+    starts = [(run, 0, "bucketed"), (best, 0, "bucketed"), (run, 1, "bucketed"), (run, 0, "random")]
     runs = [
-        small(start, tmp_path / str(number), **files, seed=seed, epochs=1, held_out=20)
-        for number, (start, seed) in enumerate(starts)
+        small(start, tmp_path / str(number), **files, seed=seed, order=order, epochs=1, held_out=20)
+        for number, (start, seed, order) in enumerate(starts)
     ]
     assert all(path.read_bytes() == content for path, content in before.items())
     assert_same(runs[0], runs[1])
-    first, other = weights(runs[0]), weights(runs[2])
-    assert any(not torch.equal(first[name], other[name]) for name in first)
-    assert held_out_texts(runs[0]) == held_out_texts(runs[1])
+    first, *others = (weights(runs[number]) for number in (0, 2, 3))
+    assert all(any(not torch.equal(first[name], other[name]) for name in first) for other in others)
+    assert held_out_texts(runs[0]) == held_out_texts(runs[1]) == held_out_texts(runs[3])
     if kind == "labels":
         assert held_out_texts(runs[0]) != held_out_texts(runs[2])
         assert len(held_out_texts(runs[0])) == runs[0].record.held_out == 20
@@ -519,8 +542,6 @@ def test_rows_of_few_anchors_are_held_out_by_anchors_and_trained_as_long_as_aske
 
 
 def test_the_written_configuration_runs_again_to_the_same_student(given, tmp_path):
-    from distill.config.sources import load_config
-
     run, out = given.learnt, tmp_path / "again"
     config = load_config(FinetuneConfig, run.folder / "config.yaml", options={"out": str(out)})
     assert config.identity() == run.config.identity()

@@ -26,6 +26,7 @@ STEPS_AN_EPOCH = 5
 LOSSES = {
     "mse": ["--loss", "mse"],
     "ckd": ["--loss", "ckd", "--set", "loss.queue=70"],
+    "random": ["--loss", "ckd", "--set", "loss.queue=70", "--order", "random"],
     "rkd": ["--loss", "rkd"],
     "congen": ["--loss", "congen", "--set", "loss.queue=50"],
     "code": ["--loss", "congen", "--set", "loss.queue=40", "--set", "loss.variant=code"],

@@ -37,6 +37,8 @@ def test_every_recipe_is_a_configuration_that_can_be_run(name):
     config = completed(recipe)
     resolved = config.resolved(ROWS, 0) if isinstance(config, FinetuneConfig) else config.resolved(ROWS)
     assert resolved.training.epochs == recipe.config["training"]["epochs"]
+    # The papers shuffle rows; batches of like length are this tool's.
+    assert resolved.training.order == "random"
     assert recipe.about.figures
     assert all(0 < figure < 101 for figure in recipe.about.figures.values())
     # The user's own places are left to the user.
@@ -48,7 +50,7 @@ def test_there_is_a_recipe_for_every_row_of_the_tables():
     counts = {
         path.stem: sum(name.startswith(f"{path.stem}/") for name in ALL) for path in FOLDER.glob("*.yaml")
     }
-    assert counts == {"congen": 12, "distilcse": 9, "reaugkd": 6, "simcse": 2, "simtde": 9}
+    assert counts == {"congen": 12, "distilcse": 12, "reaugkd": 6, "simcse": 2, "simtde": 9}
 
 
 def test_the_rows_of_reaugkd_average_to_those_of_its_table():
@@ -78,6 +80,15 @@ def test_the_settings_are_those_of_the_table(name, tau, teacher_tau, queue, lr, 
     assert (config.student.head, config.student.max_length) == ("tanh", 128)
     assert (config.training.batch_size, config.training.epochs, config.evaluation.every) == (128, 20, 512)
     assert (recipe.about.figures["congen"], recipe.about.figures["teacher"]) == (figure, 78.9)
+
+
+@pytest.mark.parametrize(
+    ("student", "figure"), [("bert-base", 81.95), ("tinybert-l6", 81.75), ("tinybert-l4", 79.2)]
+)
+def test_kd_on_sentences_of_nli_has_the_settings_of_the_larger_corpus(student, figure):
+    large, small = ALL[f"distilcse/{student}-kd"], ALL[f"distilcse/{student}-kd-nli"]
+    assert small.config == large.config
+    assert small.about.figures == {"teacher": 83.76, "kd": figure}
 
 
 def test_all_others_win_over_the_recipe(tmp_path):

@@ -39,6 +39,7 @@ CKD: dict[str, Any] = {
 CONGEN = {**CKD, "loss": "congen", "queue": 40, "variant": "paper"}
 CODE = {**CONGEN, "variant": "code", "limit": 160}
 SEED = {**CKD, "loss": "seed", "queue": 40}
+RANDOM = {**CKD, "order": "random"}
 STEPS = 6
 RATES = {"rows_per_second"}
 TIMES = {"seconds", "rows_per_second", "waited"}
@@ -122,6 +123,7 @@ def whole_runs(views_cache: Path, two_teachers: Path, tmp_path_factory: pytest.T
         pytest.param(CKD, 1, range(1, STEPS + 1), id="ckd"),
         pytest.param(CONGEN, 3, (2, 5), id="congen"),
         pytest.param(CODE, 2, (4, 5), id="code"),
+        pytest.param(RANDOM, 1, (2, 5), id="random"),
         pytest.param(CONGEN, 1, range(1, STEPS + 1), id="congen-every-step", marks=pytest.mark.slow),
         pytest.param(CODE, 1, range(1, STEPS + 1), id="code-every-step", marks=pytest.mark.slow),
     ],
@@ -137,6 +139,11 @@ def test_resumed_from_any_step_it_is_the_same_run(views_cache, tmp_path, whole_r
         assert_alike(run, whole)
     assert len(student(whole.folder)) > 10
     assert any("loss" in line for line in lines(whole.folder))
+
+
+def test_random_rows_train_another_student(whole_runs):
+    first, other = (student(whole_runs(settings).folder) for settings in (CKD, RANDOM))
+    assert not all(torch.equal(first[name], other[name]) for name in first)
 
 
 def test_saved_state_matters(views_cache, tmp_path, whole_runs):

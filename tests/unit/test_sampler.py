@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distill.data import sampler
-from distill.data.sampler import EpochBatches, epoch_batches, permutation
+from distill.data.sampler import ORDERS, EpochBatches, epoch_batches, permutation
 from distill.data.windows import WindowOrder, Windows, draw, windowed_batches
 
 
@@ -30,7 +30,7 @@ def plain_batches(lengths: np.ndarray, size: int, bucket: int, seed: int, epoch:
     batches = []
     for start in range(0, len(order), size * bucket):
         rows = order[start : start + size * bucket]
-        rows = rows[np.argsort(lengths[rows], kind="stable")]
+        rows = rows[np.argsort(lengths[rows], kind="stable")] if bucket > 1 else rows
         batches += [rows[i : i + size] for i in range(0, len(rows), size)]
     return [batches[i] for i in plain_permutation(len(batches), seed, epoch, 1)]
 
@@ -40,12 +40,19 @@ def padded_tokens(lengths: np.ndarray, batches) -> int:
 
 
 @pytest.mark.parametrize(
-    ("n", "batch_size", "seed", "epoch", "digest"),
-    [(1000, 16, 7, 2, "a16574df2526c6e4"), (100_003, 128, 0, 0, "55d6dc1b5b5e26ef")],
+    ("n", "batch_size", "seed", "epoch", "order", "digest"),
+    [
+        (1000, 16, 7, 2, "bucketed", "a16574df2526c6e4"),
+        (100_003, 128, 0, 0, "bucketed", "55d6dc1b5b5e26ef"),
+        (1000, 16, 7, 2, "random", "cbffccd8f9394974"),
+    ],
 )
-def test_an_epoch_is_the_same_on_every_machine_and_in_every_version(n, batch_size, seed, epoch, digest):
+def test_an_epoch_is_the_same_on_every_machine_and_in_every_version(
+    n, batch_size, seed, epoch, order, digest
+):
     assert permutation(10, 0, 0).tolist() == [3, 2, 1, 8, 6, 0, 7, 4, 5, 9]
-    batches = epoch_batches(lengths_of(n), batch_size, seed=seed, epoch=epoch)
+    buckets = ORDERS[order]
+    batches = epoch_batches(lengths_of(n), batch_size, seed=seed, epoch=epoch, bucket_batches=buckets)
     content = b"".join(batch.astype("<i8").tobytes() for batch in batches)
     assert hashlib.sha256(content).hexdigest()[:16] == digest
 
@@ -67,7 +74,7 @@ def small_partitions(monkeypatch):
 
 @pytest.mark.usefixtures("small_partitions")
 @pytest.mark.parametrize("n", [0, 1, 17, 500, 3001])
-@pytest.mark.parametrize(("batch_size", "bucket"), [(7, 3), (16, 64), (1, 1)])
+@pytest.mark.parametrize(("batch_size", "bucket"), [(7, 3), (16, 64), (1, 1), (7, 1)])
 def test_piece_by_piece_it_is_the_same_order(n, batch_size, bucket):
     for seed, epoch in ((0, 0), (2**40, 9)):
         lengths = lengths_of(n)
@@ -100,6 +107,10 @@ def test_lengths_are_asked_for_a_bucket_at_a_time():
 
     epoch_batches(Watched(), 10, seed=1, epoch=1, bucket_batches=8)
     assert asked == [80] * 12 + [40]
+    asked.clear()
+    epoch_batches(Watched(), 10, seed=1, epoch=1, bucket_batches=1)
+    windowed_batches(groups(1000, 8).windows(0), Watched(), 10, seed=1, epoch=1, bucket_batches=1)
+    assert asked == []
 
 
 # --- windows ---
@@ -152,6 +163,9 @@ def test_windows_are_the_same_in_every_version_and_put_rows_of_like_length_toget
     order, lengths = groups(1000, 8), lengths_of(6400)
     found = [batch.tolist() for epoch in range(2) for batch in batches_of(order, 1000, 3, epoch)]
     assert hashlib.sha256(str(found).encode()).hexdigest()[:16] == "e875231199c6af25"
+    mixed = windowed_batches(order.windows(1), lengths[:1000], 32, seed=3, epoch=1, bucket_batches=1)
+    content = str([batch.tolist() for batch in mixed]).encode()
+    assert hashlib.sha256(content).hexdigest()[:16] == "6c1caa5d5401029e"
     plain = epoch_batches(lengths, 32, seed=0, epoch=0, bucket_batches=1)
     assert padded_tokens(lengths, plain) > 1.3 * lengths.sum()
     for bucketed in (batches_of(groups(6400, 4), 6400, 0, 0), epoch_batches(lengths, 32, seed=0, epoch=0)):

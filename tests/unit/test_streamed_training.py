@@ -157,6 +157,16 @@ def test_the_order_depends_on_the_limit_alone(source, remote, settings, whole, t
     assert not same(whole, tmp_path / "larger")
 
 
+def test_random_rows_come_in_windows_too_and_are_resumed(remote, settings, whole, tmp_path):
+    settings |= {"order": "random"}
+    small_run(remote, tmp_path / "a", **settings)
+    with pytest.raises(KeyboardInterrupt):
+        small_run(remote, tmp_path / "b", **settings, on_progress=stop_at(5))
+    assert resume(tmp_path / "b").resumed == 4
+    assert same(tmp_path / "a", tmp_path / "b")
+    assert not same(tmp_path / "a", whole)
+
+
 def test_each_shard_is_fetched_once_an_epoch_and_reported(remote, settings, tmp_path, monkeypatch):
     fetched: list[str] = []
     slow_down(monkeypatch, 0.02, fetched)
