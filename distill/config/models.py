@@ -103,10 +103,7 @@ class OptimizerConfig(StrictConfig):
     """AdamW and its schedule."""
 
     lr: Positive | None = setting(
-        None,
-        "peak learning rate; default: the loss's (7e-4 for most)",
-        option="--lr",
-        common=True,
+        None, "peak learning rate; default: the loss's (7e-4 for most)", option="--lr", common=True
     )
     betas: tuple[Fraction, Fraction] = setting((0.9, 0.98), "AdamW's betas")
     eps: Positive = setting(1e-8, "AdamW's epsilon")
@@ -135,10 +132,7 @@ class LoopConfig(StrictConfig):
         None, "end after N steps, which the learning rate's schedule spans", option="--max-steps"
     )
     batch_size: PositiveInt | None = setting(
-        None,
-        "rows per step; default: the loss's (128 for most)",
-        option="--batch-size",
-        common=True,
+        None, "rows per step; default: the loss's (128 for most)", option="--batch-size", common=True
     )
     order: Literal["bucketed", "random"] = setting(
         "bucketed", "batches of rows of like length (fast), or of random rows", option="--order"
