@@ -25,8 +25,6 @@ from ports import reserved_port, wait_until_listening
 BUCKET = "team"
 KEY, SECRET = "loopback-key", base64.b64encode(b"loopback-secret").decode()
 AZURE_ACCOUNT = "loopback"
-SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
-KEYGEN = ["ssh-keygen", "-q", "-t", "ed25519"]
 _REQUEST = re.compile(rb"((?:GET|PUT|POST|DELETE|HEAD|PATCH) \S+) HTTP/1\.1\r\n")
 # It ends between two requests, lest it lose its list of objects; more than five wait, lest they be slow.
 _GCS_PROGRAM = """
@@ -35,6 +33,18 @@ from gcp_storage_emulator.__main__ import main
 http.server.HTTPServer.request_queue_size = 128
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 main(sys.argv[1:])
+"""
+# A server that the holders of some keys may log in to, for all paths.
+_SFTP_PROGRAM = """
+import asyncio, asyncssh, sys
+port, host_key, authorized = sys.argv[1:]
+
+async def serve():
+    settings = {"server_host_keys": [host_key], "authorized_client_keys": authorized}
+    async with asyncssh.listen("127.0.0.1", int(port), sftp_factory=True, **settings):
+        await asyncio.Event().wait()
+
+asyncio.run(serve())
 """
 
 
@@ -92,31 +102,26 @@ def s3_environment(port: int) -> dict[str, str]:
 
 @contextmanager
 def sftp_server(folder: Path) -> Iterator[tuple[int, Path]]:
-    """Run a server of this user's own, for all paths; yield its port and the home of one who may log in."""
-    if SSHD is None:
-        pytest.skip("sshd is not installed")
+    """Run an SFTP server for all paths; yield its port and the home of a user who may log in."""
     home = folder / "home"
     (home / ".ssh").mkdir(parents=True, mode=0o700)
     for key in (folder / "host", home / ".ssh" / "id_ed25519"):
         make_key(key)
-    shutil.copy(home / ".ssh" / "id_ed25519.pub", folder / "authorized")
-    (folder / "config").write_text(
-        f"ListenAddress 127.0.0.1\nHostKey {folder / 'host'}\nPidFile none\nStrictModes no\n"
-        f"AuthorizedKeysFile {folder / 'authorized'}\nPasswordAuthentication no\nUsePAM no\n"
-        "Subsystem sftp internal-sftp\nMaxStartups 100\n"
-    )
-    if os.getuid() == 0:
-        Path("/run/sshd").mkdir(exist_ok=True)  # where the server, run by root, gives its rights up
+    authorized = home / ".ssh" / "id_ed25519.pub"
     with reserved_port() as port:
         trust(home, folder / "host", port)
-        command = [SSHD, "-D", "-e", "-f", str(folder / "config"), "-p", str(port)]
+        command = [sys.executable, "-c", _SFTP_PROGRAM, str(port), str(folder / "host"), str(authorized)]
         with _running(command, port, folder / "log"):
             yield port, home
 
 
 def make_key(path: Path) -> None:
     """Make a key and, beside it, its public half."""
-    subprocess.run([*KEYGEN, "-N", "", "-f", str(path)], check=True)
+    import asyncssh
+
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    key.write_private_key(path)
+    key.write_public_key(f"{path}.pub")
 
 
 def trust(home: Path, key: Path, port: int) -> None:

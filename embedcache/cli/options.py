@@ -176,6 +176,13 @@ view_options = all_of(
         "Translator, such as en-de=PATH.  [default: Helsinki-NLP/opus-mt-PAIR]",
         callback=read_pairs,
     ),
+    click.option(
+        "--language",
+        metavar="CODE",
+        default="en",
+        show_default=True,
+        help="Language of the texts, as translators name it.",
+    ),
     named("--mask-model", "MODEL", "Masked language model.  [default: google-bert/bert-base-uncased]"),
 )
 

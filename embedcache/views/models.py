@@ -8,12 +8,14 @@ greedy, or by beams. Texts of a batch have one length: without padding, no text 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from embedcache.errors import MissingExtraError, TeacherError
+from embedcache.errors import InputError, MissingExtraError, TeacherError
 from embedcache.fsio import canonical_json, sha256_file
 from embedcache.teacher.load import quiet_transformers
 from embedcache.teacher.model_folder import architecture_digest, read_json, weights_digest
@@ -30,6 +32,9 @@ MOST_LOGITS = 1 << 26
 _CONTINUES, _BEGINS = "##", ("Ġ", "▁")
 # A translation may be this many times as long, and some tokens more, before it is cut off as endless.
 _GROWTH, _MORE = 2, 32
+
+# Languages of a Marian model and of NLLB, as tokens.
+_TARGET, _SCRIPT = re.compile(r">>[\w-]+<<"), re.compile(r"[a-z]{3}_[A-Z][a-z]{3}")
 
 # Of these a tokenizer is made, whichever of them a model has.
 _TOKENIZER_FILES = (
@@ -246,21 +251,25 @@ def _whole_words(tokenizer: Any, size: int) -> list[str | None]:
     return words
 
 
-def translation_maker(recipe: Recipe, models: Sequence[ModelFolder], device: str) -> Maker:
+def translation_maker(recipe: Recipe, models: Mapping[str, ModelFolder], device: str) -> Maker:
     """Return the maker of a ``translation`` or ``back-translation`` view.
 
     Args:
         recipe: the recipe.
-        models: the translators, in the order in which texts go through them.
+        models: pair of languages -> its translator, in the order in which texts go through them.
         device: their device.
 
     Raises:
         TeacherError: if a model cannot be loaded.
+        InputError: if a model knows several languages, and not those of its pair.
         MissingExtraError: if a tokenizer needs a library that is not installed.
     """
-    beams = int(recipe.parameters["beams"])
+    language, beams = str(recipe.parameters["language"]), int(recipe.parameters["beams"])
+    source = next(iter(models)).removesuffix(f"-{language}")
+    loaded = {model.digest: load_model(model, "AutoModelForSeq2SeqLM", device) for model in models.values()}
     translators = [
-        _Translator(*load_model(model, "AutoModelForSeq2SeqLM", device), beams) for model in models
+        _Translator(model.spec, *loaded[model.digest], beams, pair)
+        for model, pair in zip(models.values(), ((source, language), (language, source)), strict=False)
     ]
 
     def make(texts: Sequence[str]) -> list[Made]:
@@ -275,14 +284,32 @@ def translation_maker(recipe: Recipe, models: Sequence[ModelFolder], device: str
 
 
 class _Translator:
-    def __init__(self, model: Any, tokenizer: Any, beams: int) -> None:
+    def __init__(self, spec: str, model: Any, tokenizer: Any, beams: int, pair: tuple[str, str]) -> None:
         self._model, self._tokenizer, self._beams = model, tokenizer, beams
         self._longest = _longest(model, tokenizer)
+        self._source, self._prefix, self._steering = "", "", dict[str, int]()
+        codes = _languages(tokenizer)
+        self._codes = frozenset(codes.values())
+        if not codes:
+            return  # of one pair of languages
+        if not hasattr(tokenizer, "src_lang"):
+            self._prefix = f">>{_code(codes, pair[1], spec)}<< "
+            return
+        self._source = _code(codes, pair[0], spec)
+        target = codes[_code(codes, pair[1], spec)]
+        # The first mBART starts with the language itself; its successors are made to write it first.
+        starts = model.generation_config.decoder_start_token_id in codes.values()
+        self._steering = {"decoder_start_token_id" if starts else "forced_bos_token_id": target}
 
     def translate(self, texts: list[str]) -> list[Made]:
         """Return the translation of each text."""
         made: list[Made] = [Kept.TOO_LONG] * len(texts)
-        tokens = dict(enumerate(self._tokenizer(text, verbose=False)["input_ids"] for text in texts))
+        if self._source:
+            self._tokenizer.src_lang = self._source  # the way back may share the tokenizer
+        tokens = {
+            place: self._tokenizer(self._prefix + text, verbose=False)["input_ids"]
+            for place, text in enumerate(texts)
+        }
         fitting = {place: ids for place, ids in tokens.items() if len(ids) <= self._longest}
         for batch in batches_of_one_length(fitting, BATCH_TOKENS):
             for place, text in zip(batch, self._generated([tokens[one] for one in batch]), strict=True):
@@ -302,9 +329,46 @@ class _Translator:
                 do_sample=False,
                 max_new_tokens=max(room - 1, 1),
                 max_length=None,
+                **self._steering,
             )
-        texts: list[str] = self._tokenizer.batch_decode(generated, skip_special_tokens=True)
+        # M2M100 does not count its languages among the special tokens.
+        written = [[token for token in row if token not in self._codes] for row in generated.tolist()]
+        texts: list[str] = self._tokenizer.batch_decode(written, skip_special_tokens=True)
         return [text.replace("\0", "") for text in texts]
+
+
+def _languages(tokenizer: Any) -> dict[str, int]:
+    """Return the tokens of the languages that a tokenizer can be set to, by code; none where it cannot.
+
+    mBART and M2M100 list theirs, those of NLLB are special tokens. A Marian model of several target
+    languages, and no other, has tokens such as ``>>fra<<``, which its texts begin with.
+    """
+    if not hasattr(tokenizer, "src_lang"):
+        targets = {
+            token: number for token, number in tokenizer.get_vocab().items() if _TARGET.fullmatch(token)
+        }
+        return {token[2:-2]: number for token, number in targets.items()}
+    listed = getattr(tokenizer, "lang_code_to_id", None) or {
+        token: tokenizer.convert_tokens_to_ids(token)
+        for token in tokenizer.all_special_tokens
+        if _SCRIPT.fullmatch(token)
+    }
+    return {code: number for code, number in listed.items() if number != tokenizer.unk_token_id}
+
+
+def _code(codes: Mapping[str, int], language: str, spec: str) -> str:
+    """Return a language as a tokenizer writes it: ``de`` is ``de_DE`` where no other begins with ``de_``."""
+    if language in codes:
+        return language
+    regional = [code for code in codes if code.partition("_")[0] == language]
+    if len(regional) == 1:
+        return regional[0]
+    begun = [code for code in codes if code[:2] == language[:2]]
+    near = begun or get_close_matches(language, codes, cutoff=0.3) or list(codes)
+    raise InputError(
+        f"{spec} has no language {language!r} (near: {', '.join(near[:5])}). Name that of the view as in "
+        "back-translation:CODE, that of the texts with --language CODE"
+    )
 
 
 def _first_line(error: Exception) -> str:

@@ -23,7 +23,7 @@ class ViewOptions:
     Attributes:
         views: specs as typed after ``--view``.
         seed: seed of random draws.
-        language: the language of the texts.
+        language: the language of the texts, as the translators name it.
         translators: pair of languages, ``en-de`` -> hub id or folder of a model for it.
         mask_model: hub id or folder of a masked language model.
         device: device of models: ``auto``, ``cpu``, ``cuda`` ...
@@ -63,7 +63,8 @@ class PlannedView:
         """Maker of the texts; models are loaded at the first access.
 
         Raises:
-            InputError: if a column is asked for, which only its source can give.
+            InputError: if a column is asked for, which only its source can give, or a language that its
+                translator does not know.
             TeacherError: if a model cannot be loaded.
             MissingExtraError: if something that it needs is not installed.
         """
@@ -75,7 +76,7 @@ class PlannedView:
         if kind == "mask-fill":
             return MaskFill(self.recipe, self.models["mask-fill"], self.device)
         if kind in ("translation", "back-translation"):
-            return translation_maker(self.recipe, list(self.models.values()), self.device)
+            return translation_maker(self.recipe, self.models, self.device)
         raise InputError(f"view {self.recipe.name!r} is a {kind} of the source; build the corpus from it")
 
 
@@ -95,17 +96,17 @@ def plan_views(options: ViewOptions) -> list[PlannedView]:
             for role in KINDS[recipe.kind].models
         ]
         roles_asked |= set(roles)
+        models = {}
         for role in roles:
-            if role not in found:
-                found[role] = find_model(_spec(role, options))
-        models = {role: found[role] for role in roles}
+            spec = _spec(role, options)
+            models[role] = found[spec] = found.get(spec) or find_model(spec)
         digests = {role: model.digest for role, model in models.items()}
         planned.append(PlannedView(replace(recipe, models=digests), models, options.device))
     if unused := sorted(options.translators.keys() - roles_asked):
         needed = ", ".join(sorted(roles_asked)) or "none"
         raise InputError(
             f"translators {unused[0]}=...: no view needs it (needed: {needed}). "
-            "Pairs are en-de=MODEL, from the language of the texts"
+            "Pairs are en-de=MODEL, from the language of the texts (--language)"
         )
     return planned
 

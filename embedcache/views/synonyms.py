@@ -9,21 +9,39 @@ from embedcache.views.edits import CORE, Draw, put, words_of_share
 from embedcache.views.recipe import Kept, Made, Maker, Recipe
 
 _REMEMBERED_WORDS = 1 << 18
+_FUNCTION_WORDS = """
+a about above across after against all along although always am among an and another any anybody anyone
+anything are around as at be because been before behind being below beneath beside besides between beyond
+both but by can cannot could despite did do does doing done down during each eight either eleven else enough
+even ever every everybody everyone everything except few five for four from had has have having he her here
+hers herself him himself his how however hundred i if in inside into is it its itself just least less like
+many may me might mine more most much must my myself near neither never nine no nobody none nor not nothing
+now of off on once one only onto or other others ought our ours ourselves out outside over own past per
+rather same seven several shall she should since six so some somebody someone something such ten than that
+the their theirs them themselves then there these they this those though thousand three through throughout
+thus till to too toward towards twelve two under underneath unless unlike until up upon us very via was we
+were what whatever when whenever where wherever whether which whichever while who whoever whole whom whose
+why will with within without would yes yet you your yours yourself yourselves
+"""
+FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
+"""English words that stay: no nouns, verbs, adjectives or adverbs in most of their uses."""
 
 
 def synonym_maker(recipe: Recipe) -> Maker:
     """Return the maker of a ``synonym`` view.
 
-    A word is looked up as it stands, in small letters. Inflected forms, which a lexicon does not list, stay.
-    Synonyms of all senses count alike.
+    A word is looked up in small letters, as it stands and as an inflection. Synonyms are those of its most
+    frequent senses, by the lexicon's counts in tagged text; without counts, of the senses it lists first. A
+    word that is not counted where others are stays, as do function words and inflected forms.
 
     Raises:
         MissingExtraError: if the library ``wn`` is not installed.
         InputError: if it does not hold the lexicon.
     """
-    name = str(recipe.parameters["lexicon"])
+    name, most = str(recipe.parameters["lexicon"]), int(recipe.parameters["senses"])
     try:
         import wn
+        from wn.morphy import morphy
     except ImportError as error:
         raise MissingExtraError(
             "synonym views need the library wn; run: pip install 'embedcache-distill[views]'"
@@ -34,10 +52,23 @@ def synonym_maker(recipe: Recipe) -> Maker:
         raise InputError(
             f"wn holds no lexicon {name!r} ({error}). Run: python -m wn download {name}"
         ) from error
+    english = lexicon.lexicons()[0].language == "en"
+    lexicon.lemmatizer = morphy if english else None
+    # Adverbs are the fewest.
+    counted = any(sense.counts() for sense in lexicon.senses(pos="r"))
 
     @lru_cache(_REMEMBERED_WORDS)
     def synonyms(word: str) -> list[str]:
-        forms = {str(form).replace("_", " ") for synset in lexicon.synsets(word) for form in synset.lemmas()}
+        if english and word in FUNCTION_WORDS:
+            return []
+        counts = {sense: sum(sense.counts()) for sense in lexicon.senses(word)}
+        frequent = sorted(counts, key=lambda sense: -counts[sense])[:most]
+        forms = {
+            str(form).replace("_", " ")
+            for sense in frequent
+            if sense.word().lemma().casefold() == word and (counts[sense] or not counted)
+            for form in sense.synset().lemmas()
+        }
         return sorted(form for form in forms if form.casefold() != word)
 
     def one(text: str) -> Made:

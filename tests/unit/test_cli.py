@@ -103,7 +103,7 @@ def test_build_offers_every_option_of_the_library() -> None:
     renamed = {"seed": "view_seed", "embed": "embed_views", "spec": "teacher"}
     kinds = (ReadOptions, TeacherOptions, EncodeOptions, ViewOptions, RemoteOptions)
     of_library = {renamed.get(field.name, field.name) for kind in kinds for field in dataclasses.fields(kind)}
-    only_python = {"batch_tokens", "language", "shard_rows", "skip_manifests", "view_seed"}
+    only_python = {"batch_tokens", "shard_rows", "skip_manifests", "view_seed"}
     own = {"sources", "cache", "teacher_name", "overwrite", "dry_run", "as_json", "price_per_million"}
     assert offered == of_library - only_python | own
     assert (options.CODEC_NAMES, options.STORE_KINDS) == (CODEC_NAMES, STORE_KINDS)

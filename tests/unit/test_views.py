@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,12 @@ def recipe_of(spec: str, seed: int = 0) -> Recipe:
         ("crop", "crop", "crop", {"share": 0.1}),
         ("crop:share=0.2", "crop-0.2", "crop", {"share": 0.2}),
         ("short=crop:0.5", "short", "crop", {"share": 0.5}),
-        ("synonym:lexicon=a:1,share=0.3", "synonym-0.3-a_1", "synonym", {"share": 0.3, "lexicon": "a:1"}),
+        (
+            "synonym:lexicon=a:1,share=0.3",
+            "synonym-0.3-a_1",
+            "synonym",
+            {"share": 0.3, "senses": 1, "lexicon": "a:1"},
+        ),
         ("column:a b/c*4=d:e", "column-a_b_c_4_d_e", "column", {"column": "a b/c*4=d:e"}),
         ("x=back-translation:de,beams=4", "x", "back-translation", {"language": "de", "beams": 4}),
     ],
@@ -127,14 +133,15 @@ def test_some_words_go_and_the_others_keep_their_order(text: str, spec: str, see
 
 
 @pytest.fixture
-def lexicon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Return the name of a lexicon of a few words."""
+def lexicon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Return the name of a lexicon of a few words: those of the parameter, if there is one."""
     import wn
 
     # Asking the public property for the old folder would make one in the user's home.
     monkeypatch.setattr(wn.config, "_data_directory", tmp_path)
     monkeypatch.setattr(wn.config, "_dbpath", tmp_path / "wn.db")
-    wn.add(view_helpers.lexicon_file(tmp_path), progress_handler=None)
+    synonyms = getattr(request, "param", view_helpers.SYNONYMS)
+    wn.add(view_helpers.lexicon_file(tmp_path, synonyms), progress_handler=None)
     yield "tiny:1"
     wn._db.clear_connections()
 
@@ -153,12 +160,31 @@ def test_synonyms_take_the_place_of_words_with_their_case_and_punctuation(lexico
     assert samples[0](texts[::-1]) == samples[0](texts)[::-1]
 
 
+@pytest.mark.parametrize("lexicon", [view_helpers.COUNTED], indirect=True)
+def test_only_content_words_are_replaced_and_by_what_they_mean_most(lexicon: str) -> None:
+    texts = ["He said: are growing men slow?", "The Man", "man", "slowly slowly"]
+    found = synonym_maker(recipe_of(f"synonym:0.9,lexicon={lexicon}"))(texts)
+    assert found == [Kept.NO_SYNONYM, "The Adult male", "adult male", "tardily tardily"]
+    more = synonym_maker(recipe_of(f"synonym:0.9,senses=2,lexicon={lexicon}"))(["man", "man man man man"])
+    assert set(" ".join(map(str, more)).replace("adult male", "adult").split()) == {"adult", "valet"}
+
+
+def test_synonyms_of_all_senses_by_an_earlier_version_are_another_view(lexicon: str, corpus: Corpus) -> None:
+    recipe = recipe_of(f"synonym:lexicon={lexicon}")
+    parameters = {name: value for name, value in recipe.parameters.items() if name != "senses"}
+    old = replace(recipe, parameters=parameters)
+    store_view(corpus, old, lambda first_row, texts: list(texts))
+    assert corpus.view("synonym-tiny_1").recipe == old
+    with pytest.raises(InputError, match="another view"):
+        store_view(corpus, recipe, lambda first_row, texts: list(texts))
+
+
 def test_a_lexicon_or_library_that_is_missing_is_an_error_before_anything_is_written(
     lexicon: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = tmp_path / "cache"
     for spec in ("synonym", f"synonym:lexicon={lexicon}"):
-        with pytest.raises((InputError, MissingExtraError), match=r"wn download oewn:2024|pip install"):
+        with pytest.raises((InputError, MissingExtraError), match=r"wn download omw-en:1.4|pip install"):
             embedcache.build(["a text"], teacher=fake_teacher(), cache=cache, views=[spec])
         assert not cache.exists()
         monkeypatch.setitem(sys.modules, "wn", None)
@@ -250,6 +276,83 @@ def test_a_model_that_cannot_do_its_work_is_refused(folders: dict[str, Path], tm
     translators = {"en-de": str(folders["en-de"]), "de-fr": "somewhere/else"}
     with pytest.raises(InputError, match="translators de-fr"):
         plan_views(ViewOptions(["translation:de"], translators=translators))
+
+
+# Translators of several languages
+
+
+@pytest.fixture
+def generated(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[int], list[int]]]:
+    """Return the tokens that models read and write, one pair a batch, which fills as they run."""
+    from transformers import GenerationMixin
+
+    seen: list[tuple[list[int], list[int]]] = []
+    generate = GenerationMixin.generate
+
+    def spy(self: Any, **settings: Any) -> Any:
+        written = generate(self, **settings)
+        seen.append((settings["input_ids"][0].tolist(), written[0].tolist()))
+        return written
+
+    monkeypatch.setattr(GenerationMixin, "generate", spy)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("family", "language", "via", "codes"),
+    [
+        ("mbart", "en", "de", ("en_XX", "de_DE")),
+        ("mbart50", "en", "de_DE", ("en_XX", "de_DE")),
+        ("m2m100", "en", "de", ("__en__", "__de__")),
+        ("nllb", "eng", "deu_Latn", ("eng_Latn", "deu_Latn")),
+    ],
+)
+def test_a_translator_of_several_languages_reads_and_writes_those_of_the_view(
+    family: str, language: str, via: str, codes: tuple[str, str], tmp_path: Path, generated: list[Any]
+) -> None:
+    from transformers import AutoTokenizer
+
+    folder = str(view_helpers.multilingual(tmp_path / family, family))
+    pairs = [f"{language}-{via}", f"{via}-{language}"]
+    options = ViewOptions(
+        [f"back-translation:{via}"], language=language, translators=dict.fromkeys(pairs, folder), device="cpu"
+    )
+    (view,) = plan_views(options)
+    assert list(view.recipe.models) == pairs
+    texts = view.maker(["cat", "a", "the", "CAT"])
+    assert not any(code in str(text) for text in texts for code in codes)
+    tokens = AutoTokenizer.from_pretrained(folder).convert_ids_to_tokens
+    # The first mBART has the language behind the text, and starts with the one to write.
+    source, target = (-1, 0) if family == "mbart" else (0, 1)
+    found = {(tokens(read)[source], tokens(written)[target]) for read, written in generated}
+    assert found == {codes, codes[::-1]}
+
+
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+def test_a_marian_model_of_several_languages_is_told_which(tmp_path: Path, generated: list[Any]) -> None:
+    folder = str(view_helpers.multilingual(tmp_path / "marian", "marian"))
+    for language in ("deu", "fra"):
+        (view,) = plan_views(
+            ViewOptions([f"translation:{language}"], translators={f"en-{language}": folder}, device="cpu")
+        )
+        view.maker(["the cat"])
+    # The numbers that the vocabulary begins with.
+    assert [read[0] for read, _ in generated] == [4, 5]
+
+
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+@pytest.mark.parametrize(
+    ("family", "pair", "near"),
+    [("mbart50", "en-deu", "de_DE"), ("nllb", "en-deu", "eng_Latn"), ("marian", "en-fr", "fra")],
+)
+def test_a_language_that_a_translator_does_not_know_is_an_error_with_near_ones(
+    family: str, pair: str, near: str, tmp_path: Path
+) -> None:
+    folder = str(view_helpers.multilingual(tmp_path / family, family))
+    spec = f"translation:{pair.partition('-')[2]}"
+    (view,) = plan_views(ViewOptions([spec], translators={pair: folder}, device="cpu"))
+    with pytest.raises(InputError, match=rf"near: .*{near}.*--language"):
+        view.maker([])
 
 
 # Stored views
