@@ -37,6 +37,7 @@ test-crash: $(READY)
 
 docs: $(READY)
 	$(BIN)/python docs/generate_cli_reference.py
+	$(BIN)/python docs/generate_papers.py
 	$(BIN)/python docs/generate_tutorial.py
 
 # The documentation as a website in site/. A broken link or a name that the code does not have is an error.

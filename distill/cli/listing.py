@@ -8,6 +8,9 @@ from typing import Any
 
 import click
 
+_WIDTH = 34
+"""Columns for names; a name of a recipe fits."""
+
 Entry = tuple[str, Sequence[str], dict[str, Any]]
 """Name, lines of the table, and the same as JSON."""
 
@@ -21,7 +24,8 @@ def list_command(kind: str, name: str | None, config_only: bool, as_json: bool) 
     """List losses, recipes, suites or students, or show those whose name begins with NAME.
 
     A loss is chosen with --loss NAME, its settings are set with --set loss.SETTING=VALUE. A recipe is used
-    with --recipe NAME; all other settings win over it.
+    with --recipe NAME; all other settings win over it. After the recipes come the other rows of the papers'
+    tables: how they run, or why they do not.
     """
     from distill.config.recipes import find_recipe, recipes
 
@@ -68,10 +72,16 @@ def _losses() -> Iterator[Entry]:
 
 
 def _recipes() -> Iterator[Entry]:
-    from distill.config.recipes import recipes
+    """Yield all recipes, then the rows of the papers' tables that are none."""
+    from distill.config.recipes import paper_rows, recipes
 
-    for one in recipes().values():
-        yield one.name, [f"distill {one.kind}: {one.about.table}"], one.model_dump(mode="json")
+    known = recipes()
+    for one in known.values():
+        facts = {**one.model_dump(mode="json"), "status": one.status}
+        yield one.name, [f"distill {one.kind}: {one.about.table}", one.status], facts
+    for row in paper_rows():
+        if row.how not in known:
+            yield f"{row.paper}, {row.table}", [row.status, row.how], row.model_dump(mode="json")
 
 
 def _suites() -> Iterator[Entry]:
@@ -95,7 +105,7 @@ def _print(title: str, entries: Sequence[Entry]) -> None:
     from rich.text import Text
 
     table = Table(title=title, title_justify="left", show_header=False)
-    table.add_column(no_wrap=True)
+    table.add_column(max_width=_WIDTH)
     table.add_column(overflow="fold")
     for name, lines, _ in entries:
         table.add_row(Text(name), Text("\n  ".join(lines)))

@@ -1,12 +1,15 @@
 """Recipes: settings of published experiments, with the figures of their papers.
 
 A file of ``distill/recipes`` holds the recipes of one paper. Its ``about`` and ``config`` hold for all of
-them; those of a recipe are laid over them.
+them; those of a recipe are laid over them. Its ``rows`` are the rows of the paper's tables that have no
+recipe of their own.
 """
 
 from __future__ import annotations
 
 import difflib
+import fnmatch
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +21,10 @@ from distill.errors import ConfigError
 FOLDER = Path(__file__).parent.with_name("recipes")
 
 Kind = Literal["run", "finetune"]
+Status = Literal["runs here", "runs with a hub or GPU", "quoted", "not built"]
+
+# A folder begins with "./".
+_HUB_ID = re.compile(r"(?<!\S)\(?[\w-][\w.-]*/[\w.-]+")
 
 
 class About(StrictConfig):
@@ -50,6 +57,28 @@ class Recipe(StrictConfig):
     about: About
     config: Settings
 
+    @property
+    def status(self) -> Status:
+        """Where it runs: models of the hub are named by their ids."""
+        named = self.config.get("student", {}).get("spec"), self.about.teacher, self.about.build
+        return "runs with a hub or GPU" if any(_HUB_ID.search(one or "") for one in named) else "runs here"
+
+
+class PaperRow(StrictConfig):
+    """A row of a paper's tables, and how its figure comes about.
+
+    Attributes:
+        paper: the paper's file of recipes.
+        table: tables and row.
+        status: where it runs, or that it does not.
+        how: recipe with what is changed, command, or the reason why there is none.
+    """
+
+    paper: str
+    table: str
+    status: Status
+    how: str
+
 
 @cache
 def recipes() -> dict[str, Recipe]:
@@ -60,6 +89,27 @@ def recipes() -> dict[str, Recipe]:
         for row, own in paper["recipes"].items():
             recipe = _recipe(f"{path.stem}/{row}", paper, own)
             found[recipe.name] = recipe
+    return found
+
+
+@cache
+def paper_rows() -> list[PaperRow]:
+    """Return the rows of all tables of the papers, paper after paper, table after table.
+
+    Raises:
+        ConfigError: if a row without a status does not begin with the name of a recipe.
+    """
+    found = []
+    for path in sorted(FOLDER.glob("*.yaml")):
+        paper = read_yaml(path)
+        names = [f"{path.stem}/{row}" for row in paper["recipes"]]
+        # SimCSE's recipes are rows of the other papers.
+        own = [{"table": recipes()[name].about.table, "how": name} for name in names if "rows" in paper]
+        rows = [
+            PaperRow(**{"paper": path.stem, "status": row.get("status") or _status_of(row["how"]), **row})
+            for row in [*own, *paper.get("rows", [])]
+        ]
+        found += sorted(rows, key=_place)
     return found
 
 
@@ -97,3 +147,17 @@ def _recipe(name: str, paper: Settings, own: dict[str, Any]) -> Recipe:
         about=About.model_validate({**merged(shared, about), "notes": notes}),
         config=merged(paper.get("config", {}), own["config"]),
     )
+
+
+def _status_of(how: str) -> Status:
+    """Return the status of a row that begins with a recipe, or a pattern of recipes."""
+    found = {recipes()[name].status for name in fnmatch.filter(recipes(), re.split(r"[ ,]", how)[0])}
+    if not found:
+        raise ConfigError(f"row {how!r} begins with no recipe and has no status")
+    return "runs with a hub or GPU" if "runs with a hub or GPU" in found else "runs here"
+
+
+def _place(row: PaperRow) -> tuple[bool, int]:
+    """Tables before figures and sections, by their first number."""
+    number = re.search(r"\d+", row.table)
+    return not row.table.startswith("Table"), int(number[0]) if number else 0

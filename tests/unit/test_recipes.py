@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import runpy
+from fnmatch import fnmatch
+from pathlib import Path
 
 import pytest
 import yaml
@@ -11,13 +15,59 @@ from click.testing import CliRunner
 from distill.cli.main import cli
 from distill.config.finetune import FinetuneConfig
 from distill.config.models import RunConfig
-from distill.config.recipes import FOLDER, Recipe, find_recipe, recipes
+from distill.config.recipes import FOLDER, Recipe, find_recipe, paper_rows, recipes
 from distill.config.sources import load_config
 from distill.errors import ConfigError
 from distill.evaluation.task import suites
 
 ALL = recipes()
 ROWS = 500_000
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+STUDENTS = (
+    "BERT-Tiny|BERT-Mini|TinyBERT-L4|MiniLM-L3|MiniLM-L6|BERT-Small|MiniLM-L12|TinyBERT-L6|BERT-base|"
+    "RoBERTa-base"
+)
+METHODS = "Teacher|Sup-SimCSE|Unsup-SimCSE|L2|Dual-L2|SKD|CKD|ConGen"
+SIMCSE = "SimCSE-RoBERTa-Large|Sentence-T5|SimCSE-RoBERTa-base|SimCSE-BERT-base|SimCSE-Tiny-L6|SimCSE-Tiny-L4"
+PRINTED = {
+    ("congen", 1): METHODS,
+    ("congen", 2): METHODS,
+    ("congen", 3): "BSL|L2|Dual-L2|ConGen|Multilingual-MiniLM-L12|Multilingual-DistilBERT",
+    ("congen", 4): "Teacher|BERT-Tiny|TinyBERT-L4|MiniLM-L12|TinyBERT-L6|BERT-base",
+    ("congen", 5): "BERT-Tiny|TinyBERT-L4|MiniLM-L12|BERT-base",
+    ("congen", 6): "EN→DE→EN (Google NMT)|EN→DE→EN (MBart)|MLM 15%|Synonym replacement|Crop 10%|"
+    "Word deletion 10%|Delete one word",
+    ("congen", 7): f"{STUDENTS}|Multilingual-DistilBERT|Multilingual-MiniLM-L12",
+    ("congen", 8): "τ^T 0.1|τ^T 0.05|τ^T 0.01",
+    ("congen", 9): STUDENTS,
+    ("congen", 10): STUDENTS,
+    ("congen", 11): STUDENTS,
+    ("congen", 12): "Query",
+    ("distilcse", 1): "Teacher|*-BERT-base|*-Tiny-L6|*-Tiny-L4",
+    ("distilcse", 2): f"{SIMCSE}|KD-BERT-base|CKD-BERT-base|DistilCSE-KD-BERT-base|DistilCSE-CKD-BERT-base|"
+    "KD-Tiny-L6|CKD-Tiny-L6|DistilCSE-KD-Tiny-L6|DistilCSE-CKD-Tiny-L6|KD-Tiny-L4|CKD-Tiny-L4|"
+    "DistilCSE-KD-Tiny-L4|DistilCSE-CKD-Tiny-L4",
+    ("distilcse", 3): "BERT-base|TinyBERT|SimCSE",
+    ("distilcse", 4): "SimCSE-RoBERTa-Large|KD-BERT-base|KD-Tiny-L6|KD-Tiny-L4",
+    ("distilcse", 5): f"{SIMCSE}|DistilCSE-KD-BERT-base|DistilCSE-CKD-BERT-base|DistilCSE-KD-Tiny-L6|"
+    "DistilCSE-CKD-Tiny-L6|DistilCSE-KD-Tiny-L4|DistilCSE-CKD-Tiny-L4",
+    ("simtde", 1): "SBERT-base|SBERT-base-flow|SBERT-base-whitening|TENC-mutual|SimCSE-BERT-base|"
+    "SimTDE-384-L3(768):base|SimTDE-128-L3(384):small",
+    ("simtde", 2): "Tchr:SimCSE-768-L12(768)|LRN-KD-768-L2(768)|LMX-KD-384-L12(384)|SimTDE-384-L3(768):base|"
+    "- encoding layer reduction|+ hidden states distillation|- token embedding loss|"
+    "Tchr:MiniLM-384-L6(384)|SimTDE-128-L3(384):small",
+    ("simtde", 3): "Tchr:BertTiny-128-L2(128)|SimTDE-64-L2(128)|SimTDE-32-L2(128)",
+    ("simtde", 4): "SimCSE-BERT-base-768-L12(768)|LMX-KD: BERT-base-384-L12(384)|"
+    "MiniLM: BERT-base-384-L6(384)|SimTDE-384-L3(768):base|SimTDE-128-L3(384):small",
+    (
+        "reaugkd",
+        1,
+    ): "BERT-Base (teacher)|BERT-6L (student)|KD|PKD|TinyBERT w/o DA|RCO|TAKD|RKD|DML|ProKT|SFTN|"
+    "MetaDistil|ReAugKD|ReAugKD w/o retrieval|CoLA|QNLI|QQP|RTE|SST-2|MRPC",
+    ("reaugkd", 2): "ReAugKD w/o retrieval|ReAugKD (k=5)|ReAugKD (k=10)|ReAugKD (k=15)|ReAugKD (k=20)",
+    ("reaugkd", 3): "RoBERTa-large|Pretraining Distillation|ReAugKD|ReAugKD w/o retrieval",
+}
+"""The rows of the papers' tables, as they are printed."""
 
 
 def run_of(name: str, **options: object) -> RunConfig:
@@ -51,6 +101,34 @@ def test_there_is_a_recipe_for_every_row_of_the_tables():
         path.stem: sum(name.startswith(f"{path.stem}/") for name in ALL) for path in FOLDER.glob("*.yaml")
     }
     assert counts == {"congen": 12, "distilcse": 12, "reaugkd": 6, "simcse": 2, "simtde": 9}
+
+
+def tables_of(text: str) -> tuple[set[int], str]:
+    """Return the numbers of "Tables 1, 3 and 5 to 7, row", and the row; of figures no numbers."""
+    found = re.fullmatch(r"Tables? ((?:\d+(?:, | and | to )?)+), (.+)", text)
+    if found is None:
+        return set(), text
+    ranges = [list(map(int, one.split(" to "))) for one in re.split(r", | and ", found[1])]
+    return {number for ends in ranges for number in range(ends[0], ends[-1] + 1)}, found[2]
+
+
+def test_every_row_of_every_table_runs_or_has_a_reason():
+    covered = [(row.paper, *tables_of(row.table)) for row in paper_rows()]
+    missing = [
+        (*table, name)
+        for table, names in PRINTED.items()
+        for name in names.split("|")
+        if not any(p == table[0] and table[1] in n and fnmatch(name, system) for p, n, system in covered)
+    ]
+    assert missing == []
+    assert {row.how for row in paper_rows()} >= {name for name in ALL if not name.startswith("simcse/")}
+    assert ALL["simtde/small"].status == "runs here"
+    assert ALL["reaugkd/cola"].status == ALL["simtde/lrn-kd"].status == "runs with a hub or GPU"
+
+
+def test_the_page_of_the_papers_is_current():
+    page = runpy.run_path(str(DOCS / "generate_papers.py"))["render"]()
+    assert (DOCS / "papers.md").read_text(encoding="utf-8") == page, "run `make docs`"
 
 
 def test_the_rows_of_reaugkd_average_to_those_of_its_table():
@@ -142,6 +220,8 @@ def listed(*words: str) -> str:
 def test_recipes_are_listed_and_one_is_a_configuration_file(tmp_path):
     assert all(name in listed() for name in ALL)
     assert list(json.loads(listed("simcse", "--json"))) == ["simcse/unsup", "simcse/sup"]
+    quoted = json.loads(listed("congen, Table 3, BSL", "--json"))["congen, Table 3, BSL"]
+    assert (quoted["status"], bool(quoted["how"])) == ("quoted", True)
     assert yaml.safe_load(listed("congen/bert-tiny"))["about"]["figures"]["l2"] == 73.32
     file = tmp_path / "tiny.yaml"
     file.write_text(listed("congen/bert-tiny", "--config"))
