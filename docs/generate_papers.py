@@ -19,8 +19,8 @@ Find the recipe for a row of a table, or the reason why there is none. Generated
 | quoted | the paper's figure alone; the reason is beside it |
 | not built | no command makes it |
 
-`*` stands for anything. [Experiments](experiments.md) shows how recipes and sweeps are used, [results](results.md)
-what the losses give in small, with the teacher of the installation.
+`*` stands for anything. [Experiments](experiments.md) shows how recipes and sweeps are used,
+[results](results.md) what the losses give in small, with the teacher of the installation.
 
 | paper | tables and row | status | recipe, command or reason |
 |---|---|---|---|

@@ -59,7 +59,7 @@ class Recipe(StrictConfig):
 
     @property
     def status(self) -> Status:
-        """Where it runs: models of the hub are named by their ids."""
+        """Its requirements: models of the hub are named by their ids."""
         named = self.config.get("student", {}).get("spec"), self.about.teacher, self.about.build
         return "runs with a hub or GPU" if any(_HUB_ID.search(one or "") for one in named) else "runs here"
 

@@ -53,7 +53,7 @@ class KDLoss(DistillLoss):
 
     def forward(self, batch: LossBatch) -> Tensor:
         """Return the loss of each row, shape (B,)."""
-        return _label_loss(batch, self.tau, self.soft)
+        return label_loss(batch, self.tau, self.soft)
 
 
 @register_loss(
@@ -135,7 +135,7 @@ class ReAugKDLoss(DistillLoss):
 
     def forward(self, batch: LossBatch) -> Tensor:
         """Return the loss of each row, shape (B,)."""
-        return _label_loss(batch, 1.0, self.soft) + self.alpha * self._divergence(batch)
+        return label_loss(batch, 1.0, self.soft) + self.alpha * self._divergence(batch)
 
     def _divergence(self, batch: LossBatch) -> Tensor:
         others = F.normalize(batch.others, dim=-1)
@@ -149,7 +149,7 @@ def _log_similarities(vectors: Tensor, others: Tensor, tau: float) -> Tensor:
     return F.log_softmax(F.normalize(vectors, dim=-1) @ others.T / tau, dim=1)
 
 
-def _label_loss(batch: LossBatch, tau: float, soft: float) -> Tensor:
+def label_loss(batch: LossBatch, tau: float, soft: float) -> Tensor:
     """Return the loss of each row on soft labels at a temperature and the corpus's labels, shape (B,)."""
     pairs = required(batch.classes)
     wanted = F.softmax(pairs.targets / tau, dim=1)

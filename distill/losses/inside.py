@@ -131,7 +131,7 @@ class LMXKDLoss(DistillLoss):
 
     def forward(self, batch: LossBatch) -> Tensor:
         """Return the loss of each row, shape (B,)."""
-        loss = _sentence_error(batch, self.scale)
+        loss = self.vector_loss(batch)
         if self.hidden:
             pairs = required(batch.hidden)
             mapped = tuple(
@@ -139,6 +139,10 @@ class LMXKDLoss(DistillLoss):
             )
             loss = loss + self.hidden * _hidden_error(batch, pairs, mapped, self.scale)
         return loss
+
+    def vector_loss(self, batch: LossBatch) -> Tensor:
+        """Return the part of the loss beside the layers, shape (B,): the sentence error."""
+        return _sentence_error(batch, self.scale)
 
 
 def _sentence_error(batch: LossBatch, scale: Scale) -> Tensor:

@@ -32,7 +32,7 @@ from embedcache.teacher.classifier import ClassifierHead
 DEFAULT_TAU = 0.07
 """Temperature of neighbours for a student that was not trained with ``reaugkd``."""
 
-_WITHOUT_NEIGHBOURS = ("kd", "rkd-kd")
+_WITHOUT_NEIGHBOURS = ("kd", "rkd-kd", "pkd", "tinybert")
 """Losses that compare no positions of vectors: where a row lies among the teacher's is accidental."""
 
 

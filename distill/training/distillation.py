@@ -276,7 +276,7 @@ def _refuse_other_teacher(config: RunConfig, dataset: DistillDataset) -> None:
     if config.online and not live:
         raise ConfigError(
             f"teacher {config.teacher!r}: the loss {name}, as it is set, reads cached vectors only; leave "
-            "'online' out, or choose lmx-kd, or simtde with loss.hidden above 0"
+            "'online' out, or choose a loss with loss.hidden above 0, such as lmx-kd"
         )
     reads_inside = live or "token table" in needs or loss.inside == "classes"
     if reads_inside and dataset.targets.combination:

@@ -134,8 +134,8 @@ def make_objective(
         table = cache.token_table(dataset.teacher)
         inside.append(TokenEmbeddings(student.model, table, settings["over"], settings["embeddings"]))
     if "live teacher" in needs:
-        which: Literal["last", "spread"] = "spread" if loss.inside == "layers" else "last"
-        scaled = settings["scale"] == "relative"
+        which: Literal["last", "spread"] = "last" if loss.inside == "tokens" else "spread"
+        scaled = settings.get("scale") == "relative"
         layers = HiddenStates(
             student.model,
             live_teacher(),

@@ -12,7 +12,7 @@ from torch import Tensor
 from distill.losses.base import ClassPairs, DistillLoss, HiddenPairs, LossBatch, TokenPairs
 from distill.losses.registry import get_loss
 
-INNER, LAYERS, CLASSES = 2, 2, 3
+INNER, LAYERS, CLASSES = 2, 3, 3
 ZERO = torch.zeros((), dtype=torch.float64)
 
 
@@ -253,11 +253,26 @@ def simtde(loss: DistillLoss, step: LossBatch) -> Tensor:
     return loss.alpha * tokens + (1 - loss.alpha) * sentences + loss.hidden * layers
 
 
-def lmx_kd(loss: DistillLoss, step: LossBatch) -> Tensor:
+def matrix_error(loss: DistillLoss, step: LossBatch) -> Tensor:
     matrices = [matrix.weight.detach().double() for matrix in loss.matrices]
     mapped = [states @ matrix.T for states, matrix in zip(step.hidden.students, matrices, strict=True)]
+    return loss.hidden * hidden_error(loss, step, mapped)
+
+
+def lmx_kd(loss: DistillLoss, step: LossBatch) -> Tensor:
     sentences = mse(step.students[0], step.targets) / size(step.targets, loss)
-    return sentences + loss.hidden * hidden_error(loss, step, mapped)
+    return sentences + matrix_error(loss, step)
+
+
+def pkd(loss: DistillLoss, step: LossBatch) -> Tensor:
+    between = range(1, LAYERS - 1)
+    states = [
+        (step.hidden.students[layer][row][0], step.hidden.targets[layer][row][0])
+        for layer in between
+        for row in range(len(step.targets))
+    ]
+    found = mean([mse(own / length(own), target / length(target)) for own, target in states])
+    return labels(step, loss.tau, loss.soft) + loss.hidden * found
 
 
 Reference = Callable[[DistillLoss, LossBatch, list[Tensor]], Tensor]
@@ -285,4 +300,6 @@ REFERENCES: dict[str, Reference] = {
     ),
     "simtde": lambda loss, step, queue: simtde(loss, step),
     "lmx-kd": lambda loss, step, queue: lmx_kd(loss, step),
+    "pkd": lambda loss, step, queue: pkd(loss, step),
+    "tinybert": lambda loss, step, queue: labels(step, loss.tau, loss.soft) + matrix_error(loss, step),
 }

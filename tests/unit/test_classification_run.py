@@ -143,6 +143,18 @@ def test_from_soft_labels_alone_a_student_learns_the_answers_of_the_teacher(taug
     assert np.mean([said[text] == wanted[text] for text in TEXTS]) > 0.9
 
 
+def test_layers_of_the_live_teacher_train_a_classifier(cache, tmp_path):
+    settings = {**SMALL, "epochs": 1, "teacher": "online:animals", "student": "layers:2"}
+    for name in ("pkd", "tinybert"):
+        run = small_run(cache, tmp_path / name, **settings, loss=name)
+        assert ClassifierHead.read(run.best).dimension == 16
+        assert set(run.scores) == {"held_out_accuracy", "held_out_f1"}
+    with pytest.raises(ConfigError, match="as wide as its teacher"):
+        small_run(cache, tmp_path / "narrow", **{**settings, "student": "narrow:h=8,layers=2"}, loss="pkd")
+    with pytest.raises(ConfigError, match="--teacher online"):
+        small_run(cache, tmp_path / "cached", **{**settings, "teacher": "animals"}, loss="tinybert")
+
+
 # --- what is refused ---
 
 

@@ -254,7 +254,7 @@ def test_the_teacher_with_and_without_its_projection_are_distinguished(tmp_path,
         build_base(run, cache.folder, teacher=teacher)
 
 
-@pytest.mark.parametrize("loss", ["kd", "rkd-kd"])
+@pytest.mark.parametrize("loss", ["kd", "rkd-kd", "pkd", "tinybert"])
 def test_a_student_whose_loss_brings_it_near_no_teacher_has_no_neighbours(tmp_path, cache, loss):
     with pytest.raises(DataError, match="no neighbours"):
         build_base(make_run(tmp_path / loss, cache, contracts()[1], loss=loss), cache.folder)

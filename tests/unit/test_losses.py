@@ -57,6 +57,9 @@ CASES = [
     ("simtde", {"over": "vocabulary"}),
     ("lmx-kd", {"hidden": 0.3}),
     ("lmx-kd", {"scale": "relative"}),
+    ("pkd", {"hidden": 3.0, "tau": 2.0, "soft": 0.7}),
+    ("tinybert", {"hidden": 0.3}),
+    ("tinybert", {"soft": 0.4, "tau": 2.0, "scale": "relative"}),
 ]
 
 
@@ -336,6 +339,7 @@ def test_the_registry_agrees_with_the_class_of_each_loss(name):
         elif setting != "tau" or default is not None:
             assert getattr(loss, setting) == default
     needs = {"kd": {"labels"}, "rkd-kd": {"labels"}, "simtde": {"token table"}, "lmx-kd": {"live teacher"}}
+    needs |= {"pkd": {"labels", "live teacher"}, "tinybert": {"live teacher"}}
     assert loss.needs(facts.settings({}, 1000)) == needs.get(name, set())
     step = draw_step(facts.views, [1] * 5, 8, 0)
     if facts.inside is not None:
@@ -343,12 +347,22 @@ def test_the_registry_agrees_with_the_class_of_each_loss(name):
             loss(replace(step, tokens=None, hidden=None, classes=None))
     if "soft" in facts.defaults:
         # Labels are looked at only where soft labels are not all.
-        assert (loss.needs({"soft": 1.0}), loss.needs({"soft": 0.99})) == (set(), {"labels"})
+        unhidden = {"hidden": 0.0}
+        assert loss.needs({"soft": 1.0, **unhidden}) == set()
+        assert loss.needs({"soft": 0.99, **unhidden}) == {"labels"}
         without = replace(step, classes=replace(step.classes, labels=None))
         soft = made(name, 8, soft=1.0)
         assert torch.equal(soft(step), soft(without))
         with pytest.raises(ValueError, match="looks inside"):
             made(name, 8, soft=0.9)(without)
+
+
+@pytest.mark.parametrize(("own", "others"), [((16, 16, 16), (32, 32, 32)), ((16, 16), (16, 16))])
+def test_pkd_compares_layers_between_of_the_teachers_width(own, others):
+    loss = LOSSES["pkd"]
+    with pytest.raises(ConfigError, match=r"pkd: .*tinybert"):
+        loss.make(loss.settings({}, 1000), student_widths=own, teacher_widths=others)
+    loss.make(loss.settings({"hidden": 0.0}, 1000), student_widths=(), teacher_widths=())
 
 
 @pytest.mark.parametrize(
