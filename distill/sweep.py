@@ -315,8 +315,9 @@ def write_tables(out: Path, runs: Sequence[SweepRun]) -> None:
     for run in runs:
         result = run.record.result if run.record else None
         facts = {} if result is None else result.model_dump(exclude={"best_score", "selected_by"})
+        size = run.record.parameters if run.record else None
         head = {"run": run.name, "status": run.status, **run.varied, "seed": run.config.seed}
-        lines.append({**head, **run.scores, **facts, "error": run.error})
+        lines.append({**head, "parameters": size, **run.scores, **facts, "error": run.error})
     for name, table in ((LEADERBOARD, leaderboard(runs)), (RUNS_TABLE, lines)):
         text = io.StringIO()
         writer = csv.DictWriter(text, list(dict.fromkeys(itertools.chain(*table))), lineterminator="\n")

@@ -151,7 +151,7 @@ def _recipe(name: str, paper: Settings, own: dict[str, Any]) -> Recipe:
 
 def _status_of(how: str) -> Status:
     """Return the status of a row that begins with a recipe, or a pattern of recipes."""
-    found = {recipes()[name].status for name in fnmatch.filter(recipes(), re.split(r"[ ,]", how)[0])}
+    found = {recipes()[name].status for name in fnmatch.filter(recipes(), re.split(r"[ ,;]", how)[0])}
     if not found:
         raise ConfigError(f"row {how!r} begins with no recipe and has no status")
     return "runs with a hub or GPU" if "runs with a hub or GPU" in found else "runs here"

@@ -12,6 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from distill.digests import folder_digest
 from distill.errors import DataError
 from distill.evaluation.cache import user_cache
@@ -21,10 +23,14 @@ from distill.onnx import GRAPH, INT8_GRAPH, RECIPE, OnnxEncoder
 from distill.record import find_runs, read_record, run_folder
 
 if TYPE_CHECKING:
+    from sklearn.decomposition import PCA
+
     from embedcache.contract import Contract
     from embedcache.teacher.text_encoder import TextEncoder
 
 CACHE_PREFIX = "cache:"
+WHITENED_PREFIX = "whitened:"
+_FITTED = 50_000
 
 
 def open_models(
@@ -66,7 +72,7 @@ def open_model(spec: Spec, *, device: str = "auto", compute_dtype: str = "float3
 
     Args:
         spec: run folder (its ``best/`` is meant), sentence-transformers folder, ONNX export (folder or
-            graph), hub id, alias, ``cache:FOLDER#TEACHER``, or a ``Model``.
+            graph), hub id, alias, ``cache:FOLDER#TEACHER``, ``whitened:FOLDER#TEACHER``, or a ``Model``.
         device: ``auto``, ``cpu``, ``cuda`` ...; an ONNX graph runs on the CPU.
         compute_dtype: ``float32``, ``bfloat16``, ``float16`` or ``auto``; an ONNX graph has its own.
 
@@ -78,6 +84,8 @@ def open_model(spec: Spec, *, device: str = "auto", compute_dtype: str = "float3
         return spec
     if str(spec).startswith(CACHE_PREFIX):
         return CacheModel(str(spec), device, compute_dtype)
+    if str(spec).startswith(WHITENED_PREFIX):
+        return WhitenedModel(str(spec), device, compute_dtype)
     if (run := run_folder(spec)) is not None:
         return RunModel(run, device, compute_dtype)
     if (graph := _find_graph(Path(spec).expanduser())) is not None:
@@ -95,8 +103,8 @@ def _require_named(spec: str) -> None:
     if not (base in ALIASES or "/" in base or is_served(spec) or Path(spec).expanduser().exists()):
         raise DataError(
             f"no run or model {spec!r}: expected a run's folder or a folder with runs below it, a folder of "
-            "sentence-transformers, an ONNX export, a hub id as org/name, cache:FOLDER#TEACHER, or one of "
-            f"{', '.join(ALIASES)}"
+            "sentence-transformers, an ONNX export, a hub id as org/name, cache:FOLDER#TEACHER, "
+            f"whitened:FOLDER#TEACHER, or one of {', '.join(ALIASES)}"
         )
 
 
@@ -197,6 +205,14 @@ class CacheModel(TeacherModel):
         self.encoder = self._encode_and_store
         self.recall_from(self._cache, entry.contract)
 
+    def stored(self, most: int) -> Vectors:
+        """Return its vectors of the cache's corpora, at most ``most`` spread evenly, (n, d)."""
+        store = self._cache.store(self._contract)
+        found = [store.locate(corpus.keys()) for corpus in self._cache.corpora()]
+        places = np.unique(np.concatenate([np.empty(0, np.int64), *found]))
+        places = places[places >= 0]
+        return store.vectors(places[:: -(-len(places) // most) or 1])
+
     def _encode_and_store(self, texts: Sequence[str]) -> Vectors:
         from embedcache.errors import StorageError
 
@@ -206,6 +222,42 @@ class CacheModel(TeacherModel):
             # Storing is a service: vectors are used all the same.
             self.notes.append(f"vectors of {self.name} are not kept in {self._folder}: {error}")
             return self._live.encode(texts).vectors
+
+
+class WhitenedModel(Model):
+    """Teacher ``whitened:FOLDER#TEACHER``: vectors of a cached teacher, centred and whitened.
+
+    Mean and covariance are those of the teacher's vectors of the cache's corpora, at most 50,000 spread
+    evenly, in full precision, and all dimensions that vary.
+
+    Source: Su et al., 2021, the baseline SBERT-whitening of SimTDE's Table 1.
+    """
+
+    def __init__(self, spec: str, device: str, compute_dtype: str) -> None:
+        place = spec.removeprefix(WHITENED_PREFIX)
+        self._raw = CacheModel(f"{CACHE_PREFIX}{place}", device, compute_dtype)
+        super().__init__(f"{self._raw.name}, whitened", self._whiten)
+        self.parts = (self._raw,)
+
+    def _whiten(self, texts: Sequence[str]) -> Vectors:
+        fitted = self._whitening
+        whitened: Vectors = fitted.transform(self._raw.encode(texts).astype(np.float64))
+        # Directions without variance hold rounding errors alone.
+        least = fitted.explained_variance_[0] * fitted.n_components_ * np.finfo(np.float32).eps
+        return whitened[:, fitted.explained_variance_ > least]
+
+    @cached_property
+    def _whitening(self) -> PCA:
+        from sklearn.decomposition import PCA
+
+        vectors = self._raw.stored(_FITTED)
+        if len(vectors) <= vectors.shape[1]:
+            raise DataError(
+                f"{self.name}: {len(vectors)} cached vectors of {vectors.shape[1]} dimensions do not "
+                "determine a covariance; build a larger corpus with 'embedcache build'"
+            )
+        fitted: PCA = PCA(whiten=True, svd_solver="covariance_eigh").fit(vectors.astype(np.float64))
+        return fitted
 
 
 class OnnxModel(Model):

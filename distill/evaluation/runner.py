@@ -71,7 +71,8 @@ def evaluate_suites(
 
     Args:
         models: run folders, folders with finished runs below them, sentence-transformers folders, ONNX
-            exports, hub ids, aliases, ``cache:FOLDER#TEACHER`` or ``distill.evaluation.models.Model``.
+            exports, hub ids, aliases, ``cache:FOLDER#TEACHER``, ``whitened:FOLDER#TEACHER`` or
+            ``distill.evaluation.models.Model``.
         suites: names of suites; ``all``: every suite that finds its files in ``data``, but for those that run
             on request only.
         data: folder of test files, or a file of sentences (``fidelity``; default: those the run held out).

@@ -36,6 +36,22 @@ class CosineLoss(DistillLoss):
         return 1 - F.cosine_similarity(batch.students[0], batch.targets, dim=-1)
 
 
+@register_loss(
+    "kl", summary="divergence of the softmax over dimensions from the teacher's", targets="as they are"
+)
+class KLLoss(DistillLoss):
+    r"""Divergence of vectors as distributions: :math:`KL(\mathrm{softmax}(t)\,\|\,\mathrm{softmax}(s))`.
+
+    Source: SimTDE, section 4.3, one of the output losses that its squared error is compared with. The paper
+    gives no formula; the softmax over dimensions, at temperature 1, is an inference.
+    """
+
+    def forward(self, batch: LossBatch) -> Tensor:
+        """Return the loss of each row, shape (B,)."""
+        has, wanted = (F.log_softmax(one, dim=-1) for one in (batch.students[0], batch.targets))
+        return F.kl_div(has, wanted, reduction="none", log_target=True).sum(dim=-1)
+
+
 @register_loss("l2", summary="squared distance of unit vectors")
 class L2Loss(DistillLoss):
     r"""Squared distance of unit vectors: :math:`\|t-s\|^2`.

@@ -60,6 +60,50 @@ class RKDLoss(DistillLoss):
         return loss
 
 
+class PairLoss(DistillLoss):
+    """Error of the cosines between the rows of a batch: mean over the pairs that a row is in.
+
+    Source: SimTDE, section 4.3, output losses that its squared error of vectors is compared with. The paper
+    does not say which pairs; here all of the step.
+    """
+
+    needs_whole_batch = True
+
+    def forward(self, batch: LossBatch) -> Tensor:
+        """Return the loss of each row, shape (B,); zero where the batch has one row."""
+        has, wanted = (_cosines(one) for one in (batch.students[0], batch.targets))
+        # The diagonal is 1 in both, up to rounding.
+        itself = torch.eye(len(has), dtype=torch.bool, device=has.device)
+        return self.error(has - wanted).masked_fill(itself, 0).sum(dim=1) / max(len(has) - 1, 1)
+
+    def error(self, differences: Tensor) -> Tensor:
+        """Return the error of each difference of two cosines."""
+        raise NotImplementedError
+
+
+@register_loss("pair-mse", summary="squared error of the cosines between the rows of a batch")
+class PairMSELoss(PairLoss):
+    r"""Squared error of cosines: :math:`\frac{1}{B-1}\sum_{j\ne i}(\cos(s_i,s_j)-\cos(t_i,t_j))^2`."""
+
+    def error(self, differences: Tensor) -> Tensor:
+        """Return the squares."""
+        return differences.square()
+
+
+@register_loss("pair-mae", summary="absolute error of the cosines between the rows of a batch")
+class PairMAELoss(PairLoss):
+    r"""Absolute error of cosines: :math:`\frac{1}{B-1}\sum_{j\ne i}|\cos(s_i,s_j)-\cos(t_i,t_j)|`."""
+
+    def error(self, differences: Tensor) -> Tensor:
+        """Return the absolute values."""
+        return differences.abs()
+
+
+def _cosines(vectors: Tensor) -> Tensor:
+    unit = F.normalize(vectors, dim=-1)
+    return unit @ unit.T
+
+
 def _distance_loss(student: Tensor, target: Tensor) -> Tensor:
     with torch.no_grad():
         wanted = _relative_distances(target)

@@ -217,6 +217,19 @@ def rkd(loss: DistillLoss, step: LossBatch) -> Tensor:
     return loss.distance * rkd_distance(*vectors) + loss.angle * rkd_angle(*vectors)
 
 
+def kl(own: Tensor, target: Tensor) -> Tensor:
+    wanted, has = softmax(list(target), 1.0), softmax(list(own), 1.0)
+    return cross_entropy(wanted, has) - cross_entropy(wanted, wanted)
+
+
+def pair_cosines(step: LossBatch, error: Callable[[Tensor], Tensor]) -> Tensor:
+    rows = range(len(step.targets))
+    pairs = [(i, j) for i in rows for j in rows if i != j]
+    own, target = step.students[0], step.targets
+    found = [error(cosine(own[i], own[j]) - cosine(target[i], target[j])) for i, j in pairs]
+    return mean(found) if pairs else 0 * own.sum()
+
+
 def labels(step: LossBatch, tau: float, soft: float) -> Tensor:
     pairs, found = step.classes, []
     for u, v, y in zip(pairs.students, pairs.targets, pairs.labels, strict=True):
@@ -281,6 +294,9 @@ Reference = Callable[[DistillLoss, LossBatch, list[Tensor]], Tensor]
 REFERENCES: dict[str, Reference] = {
     "mse": lambda loss, step, queue: mse(step.students[0], step.targets),
     "cosine": lambda loss, step, queue: 1 - mean(list(map(cosine, step.students[0], step.targets))),
+    "kl": lambda loss, step, queue: mean(list(map(kl, step.students[0], step.targets))),
+    "pair-mse": lambda loss, step, queue: pair_cosines(step, lambda difference: difference**2),
+    "pair-mae": lambda loss, step, queue: pair_cosines(step, torch.abs),
     "l2": lambda loss, step, queue: l2(step.targets, step.students[0]),
     "dual-l2": lambda loss, step, queue: sum(l2(step.targets, view) for view in step.students),
     "skd": lambda loss, step, queue: (

@@ -260,6 +260,22 @@ def test_a_cached_teacher_stores_the_vectors_it_encodes(
     assert (second.encoded, second.recalled) == (0, first.encoded)
 
 
+def test_a_whitened_teacher_has_uncorrelated_components_of_unit_variance(
+    built_cache: Path, tiny_teacher: Path, tmp_path: Path
+) -> None:
+    whitened, plain = (open_model(f"{kind}:{built_cache}#tiny") for kind in ("whitened", "cache"))
+    vectors = whitened.encode(TEXTS).astype(np.float64)
+    np.testing.assert_allclose(np.cov(vectors.T), np.eye(vectors.shape[1]), atol=0.05)
+    np.testing.assert_allclose(vectors.mean(axis=0), 0, atol=1e-3)
+    # The last layer's norm leaves one direction without variance.
+    assert (plain.encode(TEXTS).shape[1], vectors.shape[1]) == (16, 15)
+    assert (whitened.identity(), whitened.size) == (None, plain.size)
+    (tmp_path / "few.txt").write_text("a\nb\n")
+    embedcache.build(tmp_path / "few.txt", teacher=tiny_teacher, cache=tmp_path / "few")
+    with pytest.raises(DataError, match="do not determine"):
+        open_model(f"whitened:{tmp_path / 'few'}").encode(["a"])
+
+
 def test_vectors_of_a_lossy_codec_are_not_kept_as_the_teachers_own(
     tmp_path: Path, tiny_teacher: Path
 ) -> None:

@@ -35,9 +35,11 @@ from distill.losses.registry import Loss, get_loss, loss_names, register_loss
 from distill.losses.relational import RKDLoss
 
 LOSSES = {name: get_loss(name) for name in loss_names()}
+WHOLE = ("rkd", "rkd-kd", "pair-mse", "pair-mae")
 QUEUED = [name for name, facts in LOSSES.items() if "queue" in facts.defaults]
 CASES = [
-    *((name, {}) for name in ("mse", "cosine", "l2", "dual-l2", "skd", "kd", "reaugkd", "simtde")),
+    *((name, {}) for name in ("mse", "cosine", "kl", "l2", "dual-l2", "skd", "kd", "reaugkd", "simtde")),
+    *((name, {}) for name in ("pair-mse", "pair-mae")),
     ("ckd", {"queue": 0, "tau": 0.05}),
     ("ckd", {"queue": 5}),
     ("disco-ckd", {"queue": 1, "tau": 0.3}),
@@ -125,7 +127,7 @@ def test_a_loss_is_its_formula_in_value_and_gradient(name, changes, lengths, wid
 
 
 @pytest.mark.parametrize("parts", [[5], [1, 3, 1], [0, 5]])
-@cases_of(name for name in LOSSES if name not in ("rkd", "rkd-kd"))
+@cases_of(name for name in LOSSES if name not in WHOLE)
 def test_processes_that_share_a_step_make_the_loss_of_the_whole(name, changes, parts):
     loss, step = made(name, 3, **changes), drawn(name, changes, [2, 1, 3, 1, 2], 3, 0)
     push_some(loss, 3, [3], 1)
@@ -257,7 +259,7 @@ def test_the_learned_temperature_starts_at_one_over_e_and_has_the_right_gradient
 
 def test_lmx_kd_learns_its_matrices_and_draws_them_by_seed():
     facts = LOSSES["lmx-kd"]
-    widths = {"dimension": 3, "student_widths": [2, 2], "teacher_widths": [2, 2]}
+    widths = {"dimension": 3, "student_widths": [2] * 3, "teacher_widths": [2] * 3}
     loss, same, other = (facts.make(facts.settings({}, 9), seed=seed, **widths) for seed in (1, 1, 2))
     loss(draw_step(1, [2, 1], 3, 6)).mean().backward()
     assert all(matrix.weight.grad.abs().sum() > 0 for matrix in loss.matrices)
@@ -331,7 +333,7 @@ def test_a_setting_of_another_loss_takes_no_rows_out_of_training():
 @pytest.mark.parametrize("name", LOSSES)
 def test_the_registry_agrees_with_the_class_of_each_loss(name):
     facts, loss = LOSSES[name], made(name, 8)
-    assert loss.needs_whole_batch is (name in ("rkd", "rkd-kd"))
+    assert loss.needs_whole_batch is (name in WHOLE)
     assert (loss.queue is None) is (facts.full_queue is None) is (name not in QUEUED)
     for setting, default in facts.defaults.items():
         if setting == "queue":
