@@ -32,7 +32,7 @@ def synonym_maker(recipe: Recipe) -> Maker:
 
     A word is looked up in small letters, as it stands and as an inflection. Synonyms are those of its most
     frequent senses, by the lexicon's counts in tagged text; without counts, of the senses it lists first. A
-    word that is not counted where others are stays, as do function words and inflected forms.
+    word that is not counted where others are stays, as do numbers, function words and inflected forms.
 
     Raises:
         MissingExtraError: if the library ``wn`` is not installed.
@@ -59,7 +59,7 @@ def synonym_maker(recipe: Recipe) -> Maker:
 
     @lru_cache(_REMEMBERED_WORDS)
     def synonyms(word: str) -> list[str]:
-        if english and word in FUNCTION_WORDS:
+        if word.isdecimal() or (english and word in FUNCTION_WORDS):
             return []
         counts = {sense: sum(sense.counts()) for sense in lexicon.senses(word)}
         frequent = sorted(counts, key=lambda sense: -counts[sense])[:most]
