@@ -106,7 +106,7 @@ def export_onnx(
     int8: bool = False,
     opset: int = DEFAULT_OPSET,
     tolerance: float = DEFAULT_TOLERANCE,
-    force: bool = False,
+    overwrite: bool = False,
 ) -> ExportResult:
     """Write ``model`` to ``out`` as a sentence-transformers folder with ``onnx/`` in it, and check it.
 
@@ -119,7 +119,7 @@ def export_onnx(
         int8: also write a dynamically quantised graph.
         opset: version of the ONNX operators.
         tolerance: largest absolute difference allowed between a component of the graph's vector and torch's.
-        force: replace an earlier export in ``out``.
+        overwrite: replace an earlier export in ``out``.
 
     Raises:
         ExportError: if ``model`` cannot be exported, ``out`` cannot be replaced, or the vectors differ.
@@ -128,7 +128,7 @@ def export_onnx(
         StorageError: if ``out`` cannot be written.
     """
     import_onnxruntime()
-    source, target = _places(model, out, force, Path("onnx") / RECIPE)
+    source, target = _places(model, out, overwrite, Path("onnx") / RECIPE)
     from distill.students.static import PaddedStatic, is_static
     from embedcache.teacher.load import load_teacher
 
@@ -177,12 +177,12 @@ def export_onnx(
 
 
 def export_openvino(
-    model: str | Path, out: str | Path, *, tolerance: float = DEFAULT_TOLERANCE, force: bool = False
+    model: str | Path, out: str | Path, *, tolerance: float = DEFAULT_TOLERANCE, overwrite: bool = False
 ) -> ExportResult:
     """Write ``model`` to ``out`` as a sentence-transformers folder with ``openvino/`` in it, and check it.
 
     Args:
-        model, out, tolerance, force: as ``export_onnx``.
+        model, out, tolerance, overwrite: as ``export_onnx``.
 
     Raises:
         MissingExtraError: if the ``openvino`` extra is not installed.
@@ -194,7 +194,7 @@ def export_openvino(
 
     if not has_openvino():
         raise MissingExtraError("openvino is not installed; run: pip install 'embedcache-distill[openvino]'")
-    source, target = _places(model, out, force, OPENVINO_GRAPH)
+    source, target = _places(model, out, overwrite, OPENVINO_GRAPH)
     teacher = load_teacher(source, name="export", device="cpu")
     encoder: Any = teacher.model.float()
     first = encoder[0]
@@ -226,19 +226,19 @@ def model_folder(model: str | Path) -> Path:
     )
 
 
-def _places(model: str | Path, out: str | Path, force: bool, mark: Path) -> tuple[Path, Path]:
+def _places(model: str | Path, out: str | Path, overwrite: bool, mark: Path) -> tuple[Path, Path]:
     """Return the folders to read and to write.
 
     Raises:
-        ExportError: if the model is missing, or ``out`` holds files (with ``force``: other than an export's).
+        ExportError: if the model is missing, or ``out`` holds files (with ``overwrite``: but an export's).
     """
     source, target = model_folder(model), Path(out).expanduser().resolve()
     if target == source or target in source.parents:
         raise ExportError(f"--out {target} is or contains the model itself; choose another folder")
     is_used = target.exists() and (not target.is_dir() or any(target.iterdir()))
-    if is_used and not (force and (target / mark).is_file()):
+    if is_used and not (overwrite and (target / mark).is_file()):
         raise ExportError(
-            f"--out {target} exists; choose another folder, or replace an earlier export by --force"
+            f"--out {target} exists; choose another folder, or replace an earlier export by --overwrite"
         )
     return source, target
 

@@ -161,7 +161,7 @@ def run_pipeline(
     file: Path,
     *,
     start: str | None = None,
-    force: bool = False,
+    again: bool = False,
     dry_run: bool = False,
     watch: Watch = Watch(),  # noqa: B008 - frozen
     say: Callable[[str], None] = lambda line: None,
@@ -171,7 +171,7 @@ def run_pipeline(
     Args:
         file: the YAML file.
         start: step to start with: those before are left as they are, it and those after are done again.
-        force: do all of them again.
+        again: do all of them again.
         dry_run: only say what would be done.
         watch: receivers of progress.
         say: called with a line on every step: why it is done, how long it took, or that it is skipped.
@@ -200,7 +200,7 @@ def run_pipeline(
             else:
                 step = step.settled(done)
                 inputs = step.inputs()
-                reasons = _reasons(step, kept, inputs, again=force or start is not None)
+                reasons = _reasons(step, kept, inputs, again=again or start is not None)
             more = [f"and {len(reasons) - _SHOWN} more"] if len(reasons) > _SHOWN else []
             say(f"{step.name}: {'; '.join([*reasons[:_SHOWN], *more]) or 'skipped, nothing has changed'}")
             done[step.name] = (kept.outputs if kept else None) or {}

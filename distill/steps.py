@@ -272,7 +272,7 @@ class ExportStep(Step):
         from distill.export import export_onnx
 
         given = self.config.model_dump(exclude={"to", "model", "out"})
-        export_onnx(self.config.model, self.place, **given, force=own)
+        export_onnx(self.config.model, self.place, **given, overwrite=own)
         return self.outputs({})
 
 

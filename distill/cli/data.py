@@ -54,10 +54,15 @@ def list_command(suite: str | None, urls: bool, as_json: bool) -> None:
 @click.option("--to", "folder", type=_FOLDER, required=True, help="Folder that 'distill eval --data' reads.")
 @click.option("--only", multiple=True, metavar="FILE", help="Fetch this file of the suite; repeatable.")
 @click.option("--downloads", type=_FOLDER, help="Use and keep downloads in this folder, as HOST/PATH.")
-@click.option("--force", is_flag=True, help="Replace files that are there.")
+@click.option("--overwrite", is_flag=True, help="Replace files that are there.")
 @click.option("--accept-changed", is_flag=True, help="Accept content whose digest is not the expected one.")
 def fetch_command(
-    suite: str, folder: Path, only: tuple[str, ...], downloads: Path | None, force: bool, accept_changed: bool
+    suite: str,
+    folder: Path,
+    only: tuple[str, ...],
+    downloads: Path | None,
+    overwrite: bool,
+    accept_changed: bool,
 ) -> None:
     """Fetch the files of SUITE into a folder that 'distill eval --data' reads.
 
@@ -81,7 +86,7 @@ def fetch_command(
             folder,
             only=only,
             downloads=downloads,
-            force=force,
+            overwrite=overwrite,
             accept_changed=accept_changed,
             progress=progress,
         )

@@ -83,6 +83,12 @@ def table_console() -> Console:
     type=click.Path(path_type=Path),
     help="Cache to look for the teacher's vectors in; it is not written [default: the run's]",
 )
+@click.option(
+    "--pooling",
+    metavar="NAME",
+    help="MODEL's pooling of token vectors, if it is no run: mean, cls, cls-before-pooler, pooler, last "
+    "[default: the model's]",
+)
 @click.option("--text-column", metavar="NAME", help="fidelity: column of --data that holds the sentences")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="fidelity: read at most N sentences")
 @click.option(

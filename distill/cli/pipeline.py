@@ -12,9 +12,9 @@ import click
 @click.option(
     "--from", "start", metavar="STEP", help="Keep the steps before STEP; do it and the others again."
 )
-@click.option("--force", is_flag=True, help="Do every step again.")
+@click.option("--again", is_flag=True, help="Do every step again.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done and why.")
-def pipeline_command(file: Path, start: str | None, force: bool, dry_run: bool) -> None:
+def pipeline_command(file: Path, start: str | None, again: bool, dry_run: bool) -> None:
     """Do the steps of FILE: build, run, finetune, eval, export.
 
     Paths in FILE are relative to its folder. A step is skipped where its settings and inputs have not changed
@@ -27,4 +27,4 @@ def pipeline_command(file: Path, start: str | None, force: bool, dry_run: bool) 
 
     with show_lines() as show:
         watch = Watch(LineProgress(show), train_lines(show))
-        run_pipeline(file, start=start, force=force, dry_run=dry_run, watch=watch, say=click.echo)
+        run_pipeline(file, start=start, again=again, dry_run=dry_run, watch=watch, say=click.echo)

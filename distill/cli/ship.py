@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Largest difference allowed between a component of an exported vector and the model's own.",
 )
-@click.option("--force", is_flag=True, help="Replace an earlier export in the same folder.")
+@click.option("--overwrite", is_flag=True, help="Replace an earlier export in the same folder.")
 @click.option(
     "--push-to-hub",
     metavar="OWNER/NAME",
@@ -51,7 +51,7 @@ def export_command(
     out: Path | None,
     opset: int | None,
     tolerance: float,
-    force: bool,
+    overwrite: bool,
     push_to_hub: str | None,
     public: bool,
 ) -> None:
@@ -72,7 +72,7 @@ def export_command(
         raise click.UsageError("--public goes with --push-to-hub")
     console, folder = Console(), model_folder(model)
     if form is not None:
-        result = _export(model, form, out or _beside(model, form), int8, opset, tolerance, force)
+        result = _export(model, form, out or _beside(model, form), int8, opset, tolerance, overwrite)
         folder = result.folder
         console.print(_table(result))
         console.print(f"written to {folder}", soft_wrap=True, markup=False, highlight=False)
@@ -84,13 +84,15 @@ def export_command(
 
 
 def _export(
-    model: Path, form: str, out: Path, int8: bool, opset: int | None, tolerance: float, force: bool
+    model: Path, form: str, out: Path, int8: bool, opset: int | None, tolerance: float, overwrite: bool
 ) -> ExportResult:
     from distill.export import DEFAULT_OPSET, export_onnx, export_openvino
 
     if form == "openvino":
-        return export_openvino(model, out, tolerance=tolerance, force=force)
-    return export_onnx(model, out, int8=int8, opset=opset or DEFAULT_OPSET, tolerance=tolerance, force=force)
+        return export_openvino(model, out, tolerance=tolerance, overwrite=overwrite)
+    return export_onnx(
+        model, out, int8=int8, opset=opset or DEFAULT_OPSET, tolerance=tolerance, overwrite=overwrite
+    )
 
 
 def _beside(model: Path, form: str) -> Path:

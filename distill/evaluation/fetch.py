@@ -56,7 +56,7 @@ def fetch_suite(
     *,
     only: Collection[str] = (),
     downloads: str | Path | None = None,
-    force: bool = False,
+    overwrite: bool = False,
     accept_changed: bool = False,
     progress: Progress = NO_PROGRESS,
 ) -> list[Fetched]:
@@ -68,7 +68,7 @@ def fetch_suite(
         only: files to fetch; empty for all.
         downloads: folder of downloads as ``HOST/PATH``, as ``wget -x`` makes it: files in it are used, the
             rest is downloaded into it. None: downloads are not kept.
-        force: replace existing files.
+        overwrite: replace existing files.
         accept_changed: accept content whose digest is not the expected one, and record the new digest.
         progress: progress of each download.
 
@@ -86,7 +86,7 @@ def fetch_suite(
             if only and table.file not in only:
                 continue
             before = find_file(folder, table.stem)
-            if before is not None and not force:
+            if before is not None and not overwrite:
                 results.append(Fetched(table.file, "already there", records.get(table.file, {})))
                 continue
             try:

@@ -34,13 +34,17 @@ _FITTED = 50_000
 
 
 def open_models(
-    models: Sequence[Spec] | Spec, notes: list[str], device: str, compute_dtype: str
+    models: Sequence[Spec] | Spec,
+    notes: list[str],
+    device: str,
+    compute_dtype: str,
+    pooling: str | None = None,
 ) -> list[Model]:
     """Return named models, and the finished runs below folders; errors as ``open_model``."""
     specs = [models] if isinstance(models, str | Path | Model) else list(models)
     opened = []
     for spec in (each for given in specs for each in _expand(given, notes)):
-        model = open_model(spec, device=device, compute_dtype=compute_dtype)
+        model = open_model(spec, device=device, compute_dtype=compute_dtype, pooling=pooling)
         model.spec = model.name if isinstance(spec, Model) else str(spec)
         opened.append(model)
     if not opened:
@@ -67,7 +71,9 @@ def _is_unfinished(run: Path) -> bool:
     return record is not None and not record.is_finished
 
 
-def open_model(spec: Spec, *, device: str = "auto", compute_dtype: str = "float32") -> Model:
+def open_model(
+    spec: Spec, *, device: str = "auto", compute_dtype: str = "float32", pooling: str | None = None
+) -> Model:
     """Return the model that ``spec`` names; it is not loaded yet.
 
     Args:
@@ -75,6 +81,7 @@ def open_model(spec: Spec, *, device: str = "auto", compute_dtype: str = "float3
             graph), hub id, alias, ``cache:FOLDER#TEACHER``, ``whitened:FOLDER#TEACHER``, or a ``Model``.
         device: ``auto``, ``cpu``, ``cuda`` ...; an ONNX graph runs on the CPU.
         compute_dtype: ``float32``, ``bfloat16``, ``float16`` or ``auto``; an ONNX graph has its own.
+        pooling: pooling of token vectors, of a folder or hub id; default: the model's.
 
     Raises:
         DataError: if there is no such model, or a setting does not apply to it.
@@ -82,6 +89,10 @@ def open_model(spec: Spec, *, device: str = "auto", compute_dtype: str = "float3
     """
     if isinstance(spec, Model):
         return spec
+    if pooling is not None and not _is_plain(spec):
+        raise DataError(
+            f"{spec} has its own pooling: leave --pooling {pooling} out, or evaluate it by itself"
+        )
     if str(spec).startswith(CACHE_PREFIX):
         return CacheModel(str(spec), device, compute_dtype)
     if str(spec).startswith(WHITENED_PREFIX):
@@ -91,7 +102,13 @@ def open_model(spec: Spec, *, device: str = "auto", compute_dtype: str = "float3
     if (graph := _find_graph(Path(spec).expanduser())) is not None:
         return OnnxModel(graph, device, compute_dtype)
     _require_named(str(spec))
-    return TorchModel(spec, device, compute_dtype)
+    return TorchModel(spec, device, compute_dtype, pooling)
+
+
+def _is_plain(spec: str | Path) -> bool:
+    """Return whether a model is none of a run, an export and a cache's teacher."""
+    path = Path(spec).expanduser()
+    return not str(spec).startswith(CACHE_PREFIX) and run_folder(spec) is None and _find_graph(path) is None
 
 
 def _require_named(spec: str) -> None:
@@ -111,13 +128,13 @@ def _require_named(spec: str) -> None:
 class TorchModel(Model):
     """Model that torch runs, or a server."""
 
-    def __init__(self, spec: str | Path, device: str, compute_dtype: str) -> None:
+    def __init__(self, spec: str | Path, device: str, compute_dtype: str, pooling: str | None = None) -> None:
         from embedcache.teacher.lazy import LazyTeacher
         from embedcache.teacher.options import EncodeOptions, TeacherOptions
 
         options = EncodeOptions(compute_dtype=compute_dtype, device=device, backend="torch")
         # Contracts are noted, so the next evaluation knows the teacher without loading it.
-        self._lazy = LazyTeacher(TeacherOptions(str(spec)), options, user_cache())
+        self._lazy = LazyTeacher(TeacherOptions(str(spec), pooling=pooling), options, user_cache())
         super().__init__(self._lazy.source.name, self._lazy.vectors)
 
     def contract(self) -> Contract:

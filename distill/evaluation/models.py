@@ -54,7 +54,7 @@ class Model:
         self.progress: Progress = NO_PROGRESS
         self.spec = ""
         self.recalled = self.encoded = 0
-        self._vectors: dict[str, Vectors] = {}
+        self._width: int | None = None
         self._cached: tuple[Cache, Contract] | None = None
         self._codec = ""
 
@@ -89,38 +89,36 @@ class Model:
         return {texts[row]: vector for row, vector in zip(held.tolist(), vectors, strict=True)}
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """Return the vectors of ``texts``, (n, d) float32; no text is encoded twice.
+        """Return the vectors of ``texts``, (n, d) float32; a text that repeats is encoded once.
+
+        Nothing is remembered between calls: a vector depends in its last bits on the batch, and so it
+        depends on nothing but ``texts``.
 
         Raises:
             DataError: if a vector is zero or not finite, or the encoder returns another shape.
         """
-        new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
-        known = self._recall(new)
-        self._vectors.update(known)
+        distinct = list(dict.fromkeys(texts))
+        known = self._recall(distinct)
+        vectors = dict(known)
         # Longest first: chunks are even in length, and a model too large for the memory fails at once.
-        fresh = sorted((text for text in new if text not in known), key=len, reverse=True)
+        fresh = sorted((text for text in distinct if text not in known), key=len, reverse=True)
         self.progress.phase(f"encode with {self.name}", len(fresh), "sentences")
         for first in range(0, len(fresh), CHUNK):
             chunk = fresh[first : first + CHUNK]
-            self._vectors.update(zip(chunk, self._checked(chunk), strict=True))
+            vectors.update(zip(chunk, self._checked(chunk), strict=True))
             self.progress.advance(len(chunk))
         self.recalled += len(known)
         self.encoded += len(fresh)
-        return (
-            np.stack([self._vectors[text] for text in texts]) if len(texts) else np.empty((0, 0), np.float32)
-        )
-
-    def forget(self) -> None:
-        """Free the vectors."""
-        self._vectors = {}
+        if not distinct:
+            return np.empty((0, 0), np.float32)
+        self._width = len(vectors[distinct[0]])
+        return np.stack([vectors[text] for text in texts])
 
     @property
     def dimension(self) -> int | None:
         """Width of its vectors; None if it is not known before it encodes."""
-        if self._vectors:
-            return len(next(iter(self._vectors.values())))
-        contract = self.contract()
-        return None if contract is None else contract.dimension
+        contract = self.contract() if self._width is None else None
+        return self._width if contract is None else contract.dimension
 
     @property
     def size(self) -> tuple[int | None, float | None]:

@@ -297,12 +297,13 @@ def _score(
     files: Mapping[str, Sequence[str]],
     options: SuiteOptions,
 ) -> SuiteResult:
-    examples = [texts for probe in probes for part in probe.parts.values() for texts in part.texts]
-    vectors = Encoded(encode, (text for texts in examples for text in texts))
-    figures, chosen = {}, []
+    figures, chosen, sentences = {}, [], 0
     notes = [note for probe in probes for note in probe.notes()]
-    options.progress.phase("classifiers", len(probes), "sets")
     for probe in probes:
+        examples = [texts for part in probe.parts.values() for texts in part.texts]
+        vectors = Encoded(encode, (text for texts in examples for text in texts))
+        sentences += len(vectors)
+        options.progress.phase("classifier", 1, "sets")
         options.progress.note(probe.label)
         figures[probe.name], strengths = score_probe(probe, vectors, options.seed)
         ends = dict.fromkeys((min(strengths), max(strengths)))
@@ -313,5 +314,5 @@ def _score(
         names = ", ".join(f"{label} ({' or '.join(files[label])})" for label in missing)
         notes.insert(0, f"average over {len(probes)} of {len(files)} sets; not found: {names}")
     notes.append(f"C chosen: {', '.join(chosen)}")
-    settings = {"data": str(data), "sentences": len(vectors), "seed": options.seed}
+    settings = {"data": str(data), "sentences": sentences, "seed": options.seed}
     return SuiteResult(figures, notes=tuple(notes), settings=settings, missing=tuple(missing))

@@ -342,9 +342,10 @@ def entities(encode: Encode, data: Path, options: SuiteOptions) -> SuiteResult:
 
 
 def _score(encode: Encode, data: Path, sets: Sequence[RankedSet], measures: Measures) -> SuiteResult:
-    vectors = Encoded(encode, (text for one in sets for text in (*one.queries, *one.documents)))
-    figures = {}
+    figures, sentences = {}, 0
     for one in sets:
+        vectors = Encoded(encode, (*one.queries, *one.documents))
+        sentences += len(vectors)
         standings = rank(one, vectors(one.queries), vectors(one.documents))
         values = {
             name: np.array([100 * measure(standing) for standing in standings])
@@ -361,4 +362,4 @@ def _score(encode: Encode, data: Path, sets: Sequence[RankedSet], measures: Meas
             skipped=sum(one.skipped.values()),
         )
     notes = tuple(note for one in sets for note in one.notes())
-    return SuiteResult(figures, notes=notes, settings={"data": str(data), "sentences": len(vectors)})
+    return SuiteResult(figures, notes=notes, settings={"data": str(data), "sentences": sentences})

@@ -1,7 +1,7 @@
 """Evaluate models on suites, beside their teacher.
 
-The teacher comes first. A model encodes each distinct sentence once for all suites, and nothing for suites
-whose evaluation is kept.
+The teacher comes first. A model encodes the sentences of each suite by themselves, so figures are the same
+whatever is evaluated beside them, and nothing for suites whose evaluation is kept.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ def evaluate_suites(
     contamination: bool = False,
     device: str = "auto",
     compute_dtype: str = "float32",
+    pooling: str | None = None,
     limit: int | None = None,
     text_column: str | None = None,
     snli_pairs: int = SNLI_PAIRS,
@@ -83,6 +84,7 @@ def evaluate_suites(
             checkpoints were chosen on.
         device: ``auto``, ``cpu``, ``cuda`` ...
         compute_dtype: ``float32``, ``bfloat16``, ``float16`` or ``auto``.
+        pooling: pooling of token vectors, of models that are no runs; default: the model's.
         limit: read at most N sentences (``fidelity``).
         text_column: column of ``data`` that holds the sentences (``fidelity``).
         snli_pairs: pairs that SNLI is learnt from; 0 for all.
@@ -98,7 +100,7 @@ def evaluate_suites(
         EmbedCacheError: if a cache that was named cannot be used.
     """
     notes: list[str] = []
-    opened = open_models(models, notes, device, compute_dtype)
+    opened = open_models(models, notes, device, compute_dtype, pooling)
     beside = None
     if beside_teacher or teacher is not None:
         beside = find_teacher(opened, teacher, notes, device, compute_dtype)
@@ -130,10 +132,7 @@ def evaluate_suites(
     )
     session.choose(suites, None if data is None else Path(data), opened)
     session.score_teacher(implied=teacher is None)
-    found = []
-    for model in students:
-        found.append(session.score(model))
-        model.forget()
+    found = [session.score(model) for model in students]
     return [session.evaluation(name, [scored[name] for scored in found]) for name in session.jobs]
 
 

@@ -223,6 +223,7 @@ def sts_multilingual(encode: Encode, data: Path, options: SuiteOptions) -> Suite
 def _score(
     encode: Encode, data: Path, sets: Sequence[ScoredPairs], notes: list[str], missing: Sequence[str]
 ) -> SuiteResult:
+    # Sets share sentences, and a correlation of ranks hardly depends on a vector's last bits.
     vectors = Encoded(encode, (text for one in sets for text in (*one.left, *one.right)))
     figures = {one.name: score_pairs(one, vectors(one.left), vectors(one.right)) for one in sets}
     for one in sets:

@@ -1,7 +1,7 @@
 """Registry of evaluation suites, and the interface that a suite implements.
 
 A suite is a callable ``(encode, data, options) -> SuiteResult``. It reads its files from ``data``, asks
-``encode`` once for the vectors of its distinct sentences, and returns figures::
+``encode`` for the vectors of each of its sets, and returns figures::
 
     @register_suite("parity", summary="sentences of even length", files=[SuiteFile("parity", ("text",))])
     def parity(encode, data, options):
@@ -185,7 +185,10 @@ def find_suites(names: Sequence[str]) -> list[Suite]:
 
 
 class Encoded:
-    """Vectors of a suite's sentences, each encoded once.
+    """Vectors of sentences, each encoded once.
+
+    A vector depends in its last bits on the batch it is computed in, and an answer may depend on those. So
+    the sentences of a set of answers are encoded by themselves, whatever is scored beside them.
 
     Args:
         encode: the encoder.

@@ -9,12 +9,19 @@ from __future__ import annotations
 import json
 import os
 import platform
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from score_files import SUITES, cut_files, sentences
 from score_reader import read_scores
+
+from distill.evaluation.models import Model
+from distill.evaluation.runner import evaluate_suites
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 
@@ -73,6 +80,36 @@ def test_a_suite_evaluated_alone_gives_the_scores_written_down(suite: str, stude
     absolute, relative = (1.01e-4, 1e-6) if machine() in golden["machines"] else (3.0, 1e-3)
     expected = pytest.approx(golden["scores"][suite], abs=absolute, rel=relative)
     assert scores(suite, student, data) == expected
+
+
+def batch_dependent(texts: Sequence[str]) -> NDArray[np.float32]:
+    """Return vectors that depend on the batch as those of real models do, but far more."""
+    seeds = [zlib.crc32(text.encode()) for text in texts]
+    vectors = np.stack([np.random.default_rng(seed).standard_normal(12) for seed in seeds])
+    batch = np.random.default_rng(zlib.crc32("\n".join(texts).encode())).standard_normal(vectors.shape)
+    return (vectors + 0.5 * batch).astype(np.float32)
+
+
+def figures(suites: Sequence[str], data: Path) -> dict[tuple[str, str], float]:
+    found = evaluate_suites(Model("student", batch_dependent), suites, data=data, bootstrap=0)
+    return {
+        (one.suite, name): figure.value for one in found for name, figure in one.models[0][1].figures.items()
+    }
+
+
+# SICK is scored by two suites, and the classifiers' sets stand beside others of theirs.
+def test_a_figure_depends_on_nothing_that_is_evaluated_beside_it(data: Path, tmp_path: Path) -> None:
+    together = figures(SUITES, data)
+    for suite in ("sts", "entities"):
+        alone = figures([suite], data)
+        assert alone == {key: value for key, value in together.items() if key[0] == suite}
+    for file, suite in {"sick.tsv": "nli", "senteval_trec.tsv": "transfer"}.items():
+        folder = tmp_path / suite
+        folder.mkdir()
+        (folder / file).symlink_to(data / file)
+        (key, value), *others = figures([suite], folder).items()
+        assert not others
+        assert together[key] == value
 
 
 if __name__ == "__main__":

@@ -211,16 +211,16 @@ def test_the_command_writes_beside_the_model_and_replaces_only_an_earlier_export
     assert "largest difference" in text
     assert (out / "onnx" / "model.onnx").is_file()
     (out / "mark").write_text("")
-    assert "--force" in export()[1]
+    assert "--overwrite" in export()[1]
     assert (out / "mark").exists()
-    assert export("--force")[0] == 0
+    assert export("--overwrite")[0] == 0
     assert not (out / "mark").exists()
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("kept")
     (tmp_path / "file").write_text("")
     before = digests(bert)
     for target in (tmp_path / "letters", tmp_path / "file", bert, bert.parent):
-        assert "--out" in export("--force", "--out", target)[1]
+        assert "--out" in export("--overwrite", "--out", target)[1]
     assert (tmp_path / "letters" / "dear.txt").read_text() == "kept"
     assert digests(bert) == before
 

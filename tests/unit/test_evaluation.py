@@ -110,9 +110,9 @@ def test_retention_is_the_share_of_the_teachers_average_with_its_interval() -> N
     assert retention.interval == (40.0, 45.5)
 
 
-def test_no_sentence_is_encoded_twice_over_suites(data: Path) -> None:
+def test_no_sentence_is_encoded_twice_for_a_suite(data: Path) -> None:
     one = model()
-    evaluate_suites(one, ["sts", "geometry"], data=data)
+    evaluate_suites(one, ["sts"], data=data)
     assert len(one.encoder.seen) == len(set(one.encoder.seen))
 
 
@@ -294,6 +294,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory, built_cache: Path) -> Path:
     for seed in (0, 1):
         small_run(built_cache, folder / f"mse-seed{seed}", seed=seed)
     return folder
+
+
+def test_a_plain_model_is_evaluated_with_the_pooling_asked_for_and_a_run_with_its_own(
+    runs: Path, tiny_teacher: Path
+) -> None:
+    plain, mean, cls = (open_model(tiny_teacher, pooling=one) for one in (None, "mean", "cls"))
+    assert plain.identity() == mean.identity() != cls.identity()
+    assert np.abs(cls.encode(["a", "b"]) - mean.encode(["a", "b"])).max() > 1e-3
+    for spec in (runs / "mse-seed0", f"cache:{runs}#tiny"):
+        with pytest.raises(DataError, match="--pooling"):
+            open_model(spec, pooling="cls")
 
 
 @pytest.fixture

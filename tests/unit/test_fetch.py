@@ -114,7 +114,7 @@ def test_a_table_that_is_there_is_replaced_only_by_force(data, site, fetch_one):
     (data / "small_test.tsv.gz").write_bytes(b"mine")
     assert fetch_one(table()).state == "already there"
     assert left_in(data) == ["small_test.tsv.gz"]
-    assert fetch_one(table(), force=True).state == "fetched"
+    assert fetch_one(table(), overwrite=True).state == "fetched"
     # Were both there, the suite would read one of them only.
     assert left_in(data) == ["SOURCES.json", "small_test.tsv"]
 
@@ -146,13 +146,13 @@ def test_a_failure_leaves_nothing_and_does_not_stop_the_others(site, data, fetch
 def test_content_that_changes_is_refused_after_the_first_time(site, data, fetch_one):
     fetch_one(table())
     (site / "news.tsv").write_bytes(NEWS.replace(b"4.5", b"4.0"))
-    assert fetch_one(table(), force=True).state == "failed"
+    assert fetch_one(table(), overwrite=True).state == "failed"
     assert (data / "small_test.tsv").read_text(encoding="utf-8") == WRITTEN
-    accepted = fetch_one(table(), force=True, accept_changed=True)
+    accepted = fetch_one(table(), overwrite=True, accept_changed=True)
     assert (accepted.state, accepted.record["pinned"]) == ("fetched", False)
     # From now on the new content is the one that is held to.
     (site / "news.tsv").write_bytes(NEWS)
-    assert fetch_one(table(), force=True).state == "failed"
+    assert fetch_one(table(), overwrite=True).state == "failed"
 
 
 @pytest.mark.parametrize(
@@ -387,7 +387,7 @@ def test_the_command_lists_fetched_files_and_fails_if_one_is_missing(monkeypatch
     assert "small_test.tsv: fetched, 3 rows, 1 left out" in whole.stdout
     assert "other_test.tsv: already there" in whole.stdout
     (site / "forum.tsv").write_bytes(b"no table")
-    failed = run(*words, "--force")
+    failed = run(*words, "--overwrite")
     assert getattr(failed.exception, "exit_code", None) == 1
     assert "small_test.tsv: failed: " in failed.stdout
     assert "other_test.tsv: fetched" in failed.stdout

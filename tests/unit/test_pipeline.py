@@ -65,7 +65,7 @@ def exported(monkeypatch) -> list[str]:
 
     def export(model: str, out: Path, **options: Any) -> None:
         calls.append(model)
-        out.mkdir(exist_ok=options["force"])
+        out.mkdir(exist_ok=options["overwrite"])
         (out / "model.onnx").write_bytes(folder_digest(Path(model) / "best").encode())
 
     monkeypatch.setattr(distill.export, "export_onnx", export)
@@ -136,7 +136,7 @@ def test_starting_in_the_middle_leaves_the_rest_alone(tmp_path, steps):
     assert done(file) == {"build": "skip", "run": "done", "finetune": "done"}
     with pytest.raises(ConfigError, match="finetune"):
         done(file, start="export")
-    assert set(done(file, force=True).values()) == {"done"}
+    assert set(done(file, again=True).values()) == {"done"}
 
 
 def test_an_interrupted_training_is_resumed(tmp_path, steps):
