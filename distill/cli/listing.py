@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-_WIDTH = 34
-"""Columns for names; a name of a recipe fits."""
+ROWS = "other rows of the papers' tables"
 
 Entry = tuple[str, Sequence[str], dict[str, Any]]
 """Name, lines of the table, and the same as JSON."""
@@ -35,7 +34,12 @@ def list_command(kind: str, name: str | None, config_only: bool, as_json: bool) 
         "suites": _suites,
         "students": _students,
     }
-    found = [entry for entry in kinds[kind]() if entry[0].startswith(name or "")]
+    tables = {kind: list(kinds[kind]()), ROWS: list(_rows()) if kind == "recipes" else []}
+    tables = {
+        title: [entry for entry in entries if entry[0].startswith(name or "")]
+        for title, entries in tables.items()
+    }
+    found = [entry for entries in tables.values() for entry in entries]
     if config_only or (kind == "recipes" and name in recipes()):
         recipe = find_recipe(name or "")
         _print_recipe(
@@ -46,7 +50,9 @@ def list_command(kind: str, name: str | None, config_only: bool, as_json: bool) 
     elif as_json:
         click.echo(json.dumps({name: facts for name, _, facts in found}, indent=2, ensure_ascii=False))
     else:
-        _print(kind, found)
+        for title, entries in tables.items():
+            if entries:
+                _print(title, entries)
 
 
 def _print_recipe(facts: dict[str, Any], as_json: bool) -> None:
@@ -72,15 +78,19 @@ def _losses() -> Iterator[Entry]:
 
 
 def _recipes() -> Iterator[Entry]:
-    """Yield all recipes, then the rows of the papers' tables that are none."""
-    from distill.config.recipes import paper_rows, recipes
+    from distill.config.recipes import recipes
 
-    known = recipes()
-    for one in known.values():
+    for one in recipes().values():
         facts = {**one.model_dump(mode="json"), "status": one.status}
         yield one.name, [f"distill {one.kind}: {one.about.table}", one.status], facts
+
+
+def _rows() -> Iterator[Entry]:
+    """Yield the rows of the papers' tables that are no recipe."""
+    from distill.config.recipes import paper_rows, recipes
+
     for row in paper_rows():
-        if row.how not in known:
+        if row.how not in recipes():
             yield f"{row.paper}, {row.table}", [row.status, row.how], row.model_dump(mode="json")
 
 
@@ -105,8 +115,11 @@ def _print(title: str, entries: Sequence[Entry]) -> None:
     from rich.text import Text
 
     table = Table(title=title, title_justify="left", show_header=False)
-    table.add_column(max_width=_WIDTH)
+    # Names of rows are sentences: they stand above what is said of them.
+    if title != ROWS:
+        table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, lines, _ in entries:
-        table.add_row(Text(name), Text("\n  ".join(lines)))
+        cells = ["\n  ".join([name, *lines])] if title == ROWS else [name, "\n  ".join(lines)]
+        table.add_row(*map(Text, cells))
     Console(highlight=False).print(table)

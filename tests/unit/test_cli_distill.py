@@ -93,7 +93,7 @@ def test_every_option_changes_its_key_and_no_other(tmp_path):
         (["run"], "cache (--cache): missing"),
         (["run", "--cache", "nowhere"], "nowhere"),
         (["run", "--cache", "c", "--set", "training.epoch=3"], "did you mean training.epochs?"),
-        (["run", "--cache", "CACHE", "--loss", "kl"], "--loss"),
+        (["run", "--cache", "CACHE", "--loss", "mso"], "--loss"),
         (["run", "--cache", "c", "--lr", "nan"], "--lr"),
         (["run", "--config", "nowhere.yaml"], "nowhere.yaml"),
         (["run", "--cache", "CACHE", "--student", "layers:9"], "layers:9"),
