@@ -15,14 +15,14 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/python -m distill.demo
 
-# One process per core and one more, because many tests wait; each computes with one thread. Types are
+# One process per core and two more, because many tests wait; each computes with one thread. Types are
 # checked beside them, as that takes one core.
 test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy & types=$$!; \
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal -n \
-		$$($(BIN)/python -c "import os; print(min((os.cpu_count() or 1) + 1, 8))") && wait $$types
+		$$($(BIN)/python -c "import os; print(min((os.cpu_count() or 1) + 2, 8))") && wait $$types
 
 lint: $(READY)
 	$(BIN)/ruff check .
