@@ -260,8 +260,8 @@ class WhitenedModel(Model):
         fitted = self._whitening
         whitened: Vectors = fitted.transform(self._raw.encode(texts).astype(np.float64))
         # Directions without variance hold rounding errors alone.
-        least = fitted.explained_variance_[0] * fitted.n_components_ * np.finfo(np.float32).eps
-        return whitened[:, fitted.explained_variance_ > least]
+        spread = np.sqrt(fitted.explained_variance_)
+        return whitened[:, spread > spread[0] * len(spread) * np.finfo(np.float32).eps]
 
     @cached_property
     def _whitening(self) -> PCA:
