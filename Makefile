@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# Some images forbid Python to keep what it compiles; then each of the many processes here compiles torch again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-crash lint docs site tutorial slow bench clean
 

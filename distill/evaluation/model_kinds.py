@@ -90,9 +90,7 @@ def open_model(
     if isinstance(spec, Model):
         return spec
     if pooling is not None and not _is_plain(spec):
-        raise DataError(
-            f"{spec} has its own pooling: leave --pooling {pooling} out, or evaluate it by itself"
-        )
+        raise DataError(f"{spec} has its own pooling: leave --pooling {pooling} out")
     if str(spec).startswith(CACHE_PREFIX):
         return CacheModel(str(spec), device, compute_dtype)
     if str(spec).startswith(WHITENED_PREFIX):
@@ -108,7 +106,8 @@ def open_model(
 def _is_plain(spec: str | Path) -> bool:
     """Return whether a model is none of a run, an export and a cache's teacher."""
     path = Path(spec).expanduser()
-    return not str(spec).startswith(CACHE_PREFIX) and run_folder(spec) is None and _find_graph(path) is None
+    is_cached = str(spec).startswith((CACHE_PREFIX, WHITENED_PREFIX))
+    return not is_cached and run_folder(spec) is None and _find_graph(path) is None
 
 
 def _require_named(spec: str) -> None:
