@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from pathlib import Path
 
 from distill.config.recipes import paper_rows
@@ -21,16 +22,23 @@ Find the recipe for a row of a table, or the reason why there is none. Generated
 
 `*` stands for anything. [Experiments](experiments.md) shows how recipes and sweeps are used,
 [results](results.md) what the losses give in small, with the teacher of the installation.
-
-| paper | tables and row | status | recipe, command or reason |
-|---|---|---|---|
 """
+TABLE = """
+## {}
+
+| tables and row | status | recipe, command or reason |
+|---|---|---|
+"""
+TITLES = {"congen": "ConGen", "distilcse": "DistilCSE", "reaugkd": "ReAugKD", "simtde": "SimTDE"}
 
 
 def render() -> str:
     """Return the whole page."""
-    lines = [f"| {row.paper} | {row.table} | {row.status} | {row.how} |\n" for row in paper_rows()]
-    return HEAD + "".join(line.replace("*", "\\*") for line in lines)
+    page = HEAD
+    for paper, rows in groupby(paper_rows(), lambda row: row.paper):
+        lines = [f"| {row.table} | {row.status} | {row.how} |\n" for row in rows]
+        page += TABLE.format(TITLES[paper]) + "".join(line.replace("*", "\\*") for line in lines)
+    return page
 
 
 if __name__ == "__main__":
