@@ -1,7 +1,7 @@
 """Evaluate models on suites, beside their teacher.
 
-The teacher comes first. A model encodes the sentences of each suite by themselves, so figures are the same
-whatever is evaluated beside them, and nothing for suites whose evaluation is kept.
+The teacher comes first. A model encodes the sentences of each suite by themselves, so a figure does not
+depend on the other suites. It encodes nothing for suites whose evaluation is kept.
 """
 
 from __future__ import annotations

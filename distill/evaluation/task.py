@@ -188,7 +188,7 @@ class Encoded:
     """Vectors of sentences, each encoded once.
 
     A vector depends in its last bits on the batch it is computed in, and an answer may depend on those. So
-    the sentences of a set of answers are encoded by themselves, whatever is scored beside them.
+    the sentences of a set of answers are encoded without those of other sets.
 
     Args:
         encode: the encoder.
