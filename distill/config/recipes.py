@@ -23,9 +23,6 @@ FOLDER = Path(__file__).parent.with_name("recipes")
 Kind = Literal["run", "finetune"]
 Status = Literal["runs here", "runs with a hub or GPU", "quoted", "not built"]
 
-# A folder begins with "./".
-_HUB_ID = re.compile(r"(?<!\S)\(?[\w-][\w.-]*/[\w.-]+")
-
 
 class About(StrictConfig):
     """Source of a recipe, and the figures its authors measured."""
@@ -49,19 +46,15 @@ class Recipe(StrictConfig):
         name: ``PAPER/ROW``.
         kind: its command: ``distill run`` or ``distill finetune``.
         about: its source and figures.
+        status: where the paper's figure can be aimed at.
         config: a part of that command's configuration.
     """
 
     name: str
     kind: Kind = "run"
+    status: Status = "runs with a hub or GPU"
     about: About
     config: Settings
-
-    @property
-    def status(self) -> Status:
-        """Its requirements: models of the hub are named by their ids."""
-        named = self.config.get("student", {}).get("spec"), self.about.teacher, self.about.build
-        return "runs with a hub or GPU" if any(_HUB_ID.search(one or "") for one in named) else "runs here"
 
 
 class PaperRow(StrictConfig):
@@ -143,7 +136,7 @@ def _recipe(name: str, paper: Settings, own: dict[str, Any]) -> Recipe:
     notes = [*shared.get("notes", []), *about.get("notes", [])]
     return Recipe(
         name=name,
-        kind=own.get("kind", "run"),
+        **{key: own[key] for key in ("kind", "status") if key in own},
         about=About.model_validate({**merged(shared, about), "notes": notes}),
         config=merged(paper.get("config", {}), own["config"]),
     )

@@ -87,10 +87,15 @@ def open_model(
         DataError: if there is no such model, or a setting does not apply to it.
         TeacherError, EmbedCacheError: if a teacher or a cache cannot be found.
     """
+    found = _open(spec, device, compute_dtype, pooling)
+    if pooling is not None and type(found) is not TorchModel:
+        raise DataError(f"{spec} has its own pooling: leave --pooling {pooling} out")
+    return found
+
+
+def _open(spec: Spec, device: str, compute_dtype: str, pooling: str | None) -> Model:
     if isinstance(spec, Model):
         return spec
-    if pooling is not None and not _is_plain(spec):
-        raise DataError(f"{spec} has its own pooling: leave --pooling {pooling} out")
     if str(spec).startswith(CACHE_PREFIX):
         return CacheModel(str(spec), device, compute_dtype)
     if str(spec).startswith(WHITENED_PREFIX):
@@ -101,13 +106,6 @@ def open_model(
         return OnnxModel(graph, device, compute_dtype)
     _require_named(str(spec))
     return TorchModel(spec, device, compute_dtype, pooling)
-
-
-def _is_plain(spec: str | Path) -> bool:
-    """Return whether a model is none of a run, an export and a cache's teacher."""
-    path = Path(spec).expanduser()
-    is_cached = str(spec).startswith((CACHE_PREFIX, WHITENED_PREFIX))
-    return not is_cached and run_folder(spec) is None and _find_graph(path) is None
 
 
 def _require_named(spec: str) -> None:
@@ -253,7 +251,7 @@ class WhitenedModel(Model):
         place = spec.removeprefix(WHITENED_PREFIX)
         self._raw = CacheModel(f"{CACHE_PREFIX}{place}", device, compute_dtype)
         super().__init__(f"{self._raw.name}, whitened", self._whiten)
-        self.parts = (self._raw,)
+        self.parts, self.notes = (self._raw,), self._raw.notes
 
     def _whiten(self, texts: Sequence[str]) -> Vectors:
         fitted = self._whitening

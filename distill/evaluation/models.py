@@ -91,8 +91,8 @@ class Model:
     def encode(self, texts: Sequence[str]) -> Vectors:
         """Return the vectors of ``texts``, (n, d) float32; a text that repeats is encoded once.
 
-        Nothing is remembered between calls: a vector depends in its last bits on the batch, and so it
-        depends on nothing but ``texts``.
+        Vectors are not kept between calls. Their last bits depend on the batch, so a kept one would depend on
+        earlier calls.
 
         Raises:
             DataError: if a vector is zero or not finite, or the encoder returns another shape.

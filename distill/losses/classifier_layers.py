@@ -99,6 +99,7 @@ class TinyBERTLoss(LMXKDLoss):
     embedding block.
 
     Source: Jiao et al., 2019, Eq. 8 to 11, in one stage, without its attention maps and its augmented data.
+    The paper shares one matrix among the layers and adds their errors up; here it is one a layer and a mean.
     Its task-specific soft labels have temperature 1 and no labels beside.
 
     Args:

@@ -366,8 +366,8 @@ def _code(codes: Mapping[str, int], language: str, spec: str) -> str:
     begun = [code for code in codes if code[:2] == language[:2]]
     near = begun or get_close_matches(language, codes, cutoff=0.3) or list(codes)
     raise InputError(
-        f"{spec} has no language {language!r} (near: {', '.join(near[:5])}). Name that of the view as in "
-        "back-translation:CODE, that of the texts with --language CODE"
+        f"{spec} has no language {language!r} (near: {', '.join(near[:5])}). Name one that it has in "
+        f"the view, and with the model, as in --translator en-CODE={spec}; --language is that of the texts"
     )
 
 

@@ -143,8 +143,10 @@ class Recipe:
     def _check(self) -> Recipe:
         if not is_view_name(self.name):
             raise ValueError(f"{self.name[:80]!r} names no view")
-        # Synonyms of all senses, by an earlier version, have one parameter less.
-        if self.kind in KINDS and not self.parameters.keys() <= KINDS[self.kind].arguments.keys():
+        # Synonyms of all senses, by an earlier version, have no "senses".
+        if self.kind in KINDS and not KINDS[self.kind].arguments.keys() - {
+            "senses"
+        } <= self.parameters.keys() <= (KINDS[self.kind].arguments.keys()):
             raise ValueError(f"its parameters are not those of {self.kind}")
         return self
 

@@ -30,9 +30,9 @@ FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
 def synonym_maker(recipe: Recipe) -> Maker:
     """Return the maker of a ``synonym`` view.
 
-    A word is looked up in small letters, as it stands and as an inflection. Synonyms are those of its most
-    frequent senses, by the lexicon's counts in tagged text; without counts, of the senses it lists first. A
-    word that is not counted where others are stays, as do numbers, function words and inflected forms.
+    A word is looked up in lower case, with its base forms. Synonyms are those of its most frequent senses, by
+    the lexicon's counts in tagged text; without counts, of the senses it lists first. Numbers, function words
+    and inflected forms stay, and in a lexicon with counts every word without one.
 
     Raises:
         MissingExtraError: if the library ``wn`` is not installed.
@@ -54,7 +54,7 @@ def synonym_maker(recipe: Recipe) -> Maker:
         ) from error
     english = lexicon.lexicons()[0].language == "en"
     lexicon.lemmatizer = morphy if english else None
-    # Adverbs are the fewest.
+    # Adverbs alone are asked, as they are the fewest.
     counted = any(sense.counts() for sense in lexicon.senses(pos="r"))
 
     @lru_cache(_REMEMBERED_WORDS)

@@ -297,12 +297,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory, built_cache: Path) -> Path:
 
 
 def test_a_plain_model_is_evaluated_with_the_pooling_asked_for_and_a_run_with_its_own(
-    runs: Path, tiny_teacher: Path
+    runs: Path, built_cache: Path, tiny_teacher: Path
 ) -> None:
     plain, mean, cls = (open_model(tiny_teacher, pooling=one) for one in (None, "mean", "cls"))
     assert plain.identity() == mean.identity() != cls.identity()
     assert np.abs(cls.encode(["a", "b"]) - mean.encode(["a", "b"])).max() > 1e-3
-    for spec in (runs / "mse-seed0", f"cache:{runs}#tiny"):
+    for spec in (runs / "mse-seed0", f"cache:{built_cache}"):
         with pytest.raises(DataError, match="--pooling"):
             open_model(spec, pooling="cls")
 
