@@ -81,8 +81,8 @@ def _recipes() -> Iterator[Entry]:
     from distill.config.recipes import recipes
 
     for one in recipes().values():
-        facts = {**one.model_dump(mode="json"), "status": one.status}
-        yield one.name, [f"distill {one.kind}: {one.about.table}", one.status], facts
+        lines = [f"distill {one.kind}: {one.about.table}", one.status]
+        yield one.name, lines, one.model_dump(mode="json")
 
 
 def _rows() -> Iterator[Entry]:

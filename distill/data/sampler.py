@@ -1,4 +1,4 @@
-"""The order of training rows: a pure function of (seed, epoch), with batches of similar length or at random.
+"""The order of training rows: a pure function of (seed, epoch), in batches of like length or of random rows.
 
 An epoch's order takes one uint32 a row. It is computed from small parts of the corpus: random words are drawn
 again where keeping them would cost eight bytes a row.

@@ -117,8 +117,10 @@ class Model:
     @property
     def dimension(self) -> int | None:
         """Width of its vectors; None if it is not known before it encodes."""
-        contract = self.contract() if self._width is None else None
-        return self._width if contract is None else contract.dimension
+        if self._width is not None:
+            return self._width
+        contract = self.contract()
+        return None if contract is None else contract.dimension
 
     @property
     def size(self) -> tuple[int | None, float | None]:

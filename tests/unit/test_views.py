@@ -328,7 +328,6 @@ def test_a_translator_of_several_languages_reads_and_writes_those_of_the_view(
     assert found == {codes, codes[::-1]}
 
 
-@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 def test_a_marian_model_of_several_languages_is_told_which(tmp_path: Path, generated: list[Any]) -> None:
     folder = str(view_helpers.multilingual(tmp_path / "marian", "marian"))
     for language in ("deu", "fra"):
@@ -340,7 +339,6 @@ def test_a_marian_model_of_several_languages_is_told_which(tmp_path: Path, gener
     assert [read[0] for read, _ in generated] == [4, 5]
 
 
-@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 @pytest.mark.parametrize(
     ("family", "pair", "near"),
     [("mbart50", "en-deu", "de_DE"), ("nllb", "en-deu", "eng_Latn"), ("marian", "en-fr", "fra")],
