@@ -11,7 +11,7 @@ import torch
 
 from distill.config.models import LoopConfig
 from distill.errors import ConfigError
-from embedcache.teacher.inference import has_native_bfloat16
+from embedcache.teacher.inference import has_fast_bfloat16
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -64,7 +64,7 @@ def make_accelerator(
         if device.type == "cuda":
             precision = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
         else:
-            precision = "bf16" if device.type == "cpu" and has_native_bfloat16() else "no"
+            precision = "bf16" if device.type == "cpu" and has_fast_bfloat16() else "no"
     if precision == "fp16" and device.type == "cpu":
         raise ConfigError("fp16 needs a GPU; use bf16, no or auto on a CPU", "training.mixed_precision")
     if device.type == "cuda" and device.index is not None:

@@ -138,7 +138,7 @@ class LoopConfig(StrictConfig):
         "bucketed", "batches of rows of like length (fast), or of random rows", option="--order"
     )
     mixed_precision: Literal["auto", "no", "bf16", "fp16"] = setting(
-        "auto", "precision; auto is bf16 where native", option="--mixed-precision"
+        "auto", "precision; auto is bf16 where that is faster", option="--mixed-precision"
     )
     device: str = setting(
         "auto", "device: auto, cpu, cuda, cuda:1 ...", affects="machine", option="--device", metavar="NAME"

@@ -136,7 +136,7 @@ encode_options = all_of(
     choice(
         "--compute-dtype",
         DTYPES,
-        "Dtype the teacher computes in; auto: bfloat16 where the hardware has it.",
+        "Dtype the teacher computes in; auto: bfloat16 where that is faster.",
         default="auto",
         show_default=True,
     ),

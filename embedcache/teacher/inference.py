@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import copy
 import platform
+import time
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,7 +31,7 @@ _SHORT_ATTENTION = "embedcache_short"
 
 
 def resolve_compute_dtype(name: str, device: torch.device) -> torch.dtype:
-    """Resolve the name of a dtype; ``auto`` is half precision where the hardware computes in it.
+    """Resolve the name of a dtype; ``auto`` is half precision where the hardware is faster in it.
 
     Raises:
         InputError: if the name is unknown or the device cannot compute in it.
@@ -43,13 +45,29 @@ def resolve_compute_dtype(name: str, device: torch.device) -> torch.dtype:
         return dtype
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
-    return torch.bfloat16 if device.type == "cpu" and has_native_bfloat16() else torch.float32
+    return torch.bfloat16 if device.type == "cpu" and has_fast_bfloat16() else torch.float32
 
 
-def has_native_bfloat16() -> bool:
-    """Check if this CPU multiplies bfloat16 matrices in hardware."""
+@cache
+def has_fast_bfloat16() -> bool:
+    """Check if this CPU multiplies bfloat16 matrices in hardware, and faster than float32.
+
+    It is measured, which takes some milliseconds: AVX512-BF16 alone makes some CPUs faster, and takes others,
+    such as virtual machines on Intel that hide AMX, twice as long as float32.
+    """
     probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return any(getattr(torch.cpu, probe, bool)() for probe in probes)
+    if not any(getattr(torch.cpu, probe, bool)() for probe in probes):
+        return False
+    vectors, weights = torch.ones(256, 384), torch.ones(384, 384)
+    seconds: dict[torch.dtype, list[float]] = {torch.float32: [], torch.bfloat16: []}
+    for _ in range(8):
+        # In turns, so that other work on the machine slows both.
+        for dtype, measured in seconds.items():
+            x, weight = vectors.to(dtype), weights.to(dtype)
+            begin = time.perf_counter()
+            F.linear(x, weight)
+            measured.append(time.perf_counter() - begin)
+    return min(seconds[torch.bfloat16]) < min(seconds[torch.float32])
 
 
 def prepare(model: SentenceTransformer, dtype: torch.dtype, *, faster: bool = True) -> SentenceTransformer:

@@ -39,9 +39,9 @@ def test_runs_of_different_precision_follow_each_other():
         assert accelerator.device.type == "cpu"
 
 
-@pytest.mark.parametrize(("native", "expected"), [(True, "bf16"), (False, "no")])
-def test_auto_takes_bfloat16_where_the_cpu_computes_in_it(monkeypatch, native, expected):
-    monkeypatch.setattr("distill.device.has_native_bfloat16", lambda: native)
+@pytest.mark.parametrize(("faster", "expected"), [(True, "bf16"), (False, "no")])
+def test_auto_takes_bfloat16_where_the_cpu_is_faster_in_it(monkeypatch, faster, expected):
+    monkeypatch.setattr("distill.device.has_fast_bfloat16", lambda: faster)
     assert make_accelerator(TrainingConfig(device="cpu")).mixed_precision == expected
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,13 +20,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from embedcache.errors import InputError, TeacherError
 from embedcache.pairs import join_pair
+from embedcache.teacher import inference
 from embedcache.teacher.encode import Encoder
-from embedcache.teacher.inference import (
-    can_pack,
-    has_native_bfloat16,
-    resolve_compute_dtype,
-    short_attention,
-)
+from embedcache.teacher.inference import can_pack, has_fast_bfloat16, resolve_compute_dtype, short_attention
 from embedcache.teacher.load import Teacher, load_teacher
 from embedcache.teacher.tokenize import FastTokenizer, TokenizedTexts, fast_tokenizer
 from embedcache.testing import encode_texts, sentences, tiny_encoder
@@ -109,10 +106,19 @@ def test_bfloat16_is_near_and_float16_needs_a_gpu(loaded_teacher: Teacher, expec
     assert not np.allclose(found, expected, atol=1e-5)
     assert half.provenance.items() >= {"compute_dtype": "bfloat16", "torch": torch.__version__}.items()
     assert resolve_compute_dtype("float16", torch.device("cuda")) is torch.float16
-    assert resolve_compute_dtype("auto", CPU) is (torch.bfloat16 if has_native_bfloat16() else torch.float32)
+    assert resolve_compute_dtype("auto", CPU) is (torch.bfloat16 if has_fast_bfloat16() else torch.float32)
     for name, device in (("float16", CPU), ("int8", torch.device("cuda"))):
         with pytest.raises(InputError, match=name):
             resolve_compute_dtype(name, device)
+
+
+@pytest.mark.parametrize("slow", [torch.float32, torch.bfloat16])
+def test_bfloat16_counts_as_fast_where_it_takes_less_time(
+    slow: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    monkeypatch.setattr(inference.F, "linear", lambda x, weight: time.sleep(0.01 if x.dtype is slow else 0.0))
+    assert has_fast_bfloat16.__wrapped__() is (slow is torch.float32)
 
 
 # Batches
