@@ -8,6 +8,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     SerializerFunctionWrapHandler,
+    field_validator,
     model_serializer,
     model_validator,
 )
@@ -152,6 +153,12 @@ class LoopConfig(StrictConfig):
         affects="machine",
         option="--checkpoint-every",
     )
+
+    @field_validator("mixed_precision", mode="before")
+    @classmethod
+    def _no_is_a_word(cls, value: Any) -> Any:
+        # An unquoted no is False in YAML.
+        return "no" if value is False else value
 
     def with_epochs(self, rows: int, default: int) -> Self:
         """Return a copy with the epochs filled in: ``default``, or as many as ``max_steps`` take.

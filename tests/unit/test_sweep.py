@@ -188,7 +188,7 @@ def test_every_run_is_trained_and_evaluated_and_the_best_mean_comes_first(swept)
 
 
 def words_of(cache: Path, out: Path, *more: str) -> list[str]:
-    values = {"training.max_steps": 3, "training.batch_size": 32, "training.mixed_precision": "'no'"}
+    values = {"training.max_steps": 3, "training.batch_size": 32, "training.mixed_precision": "no"}
     values["evaluation.held_out"] = HELD_OUT
     words = [
         "sweep",
