@@ -8,7 +8,6 @@ from pydantic import (
     BeforeValidator,
     Field,
     SerializerFunctionWrapHandler,
-    field_validator,
     model_serializer,
     model_validator,
 )
@@ -138,9 +137,10 @@ class LoopConfig(StrictConfig):
     order: Literal["bucketed", "random"] = setting(
         "bucketed", "batches of rows of like length (fast), or of random rows", option="--order"
     )
-    mixed_precision: Literal["auto", "no", "bf16", "fp16"] = setting(
-        "auto", "precision; auto is bf16 where that is faster", option="--mixed-precision"
-    )
+    # An unquoted no is False in YAML.
+    mixed_precision: Annotated[
+        Literal["auto", "no", "bf16", "fp16"], BeforeValidator(lambda it: "no" if it is False else it)
+    ] = setting("auto", "precision; auto is bf16 where that is faster", option="--mixed-precision")
     device: str = setting(
         "auto", "device: auto, cpu, cuda, cuda:1 ...", affects="machine", option="--device", metavar="NAME"
     )
@@ -153,12 +153,6 @@ class LoopConfig(StrictConfig):
         affects="machine",
         option="--checkpoint-every",
     )
-
-    @field_validator("mixed_precision", mode="before")
-    @classmethod
-    def _no_is_a_word(cls, value: Any) -> Any:
-        # An unquoted no is False in YAML.
-        return "no" if value is False else value
 
     def with_epochs(self, rows: int, default: int) -> Self:
         """Return a copy with the epochs filled in: ``default``, or as many as ``max_steps`` take.
