@@ -175,7 +175,7 @@ def retrieve(task: Task, run: Path, table: Path) -> None:
 
 
 def score(task: Task, model: Path, split: str, *more: object) -> Row:
-    """Return what a classifier says of a split, ``right`` of each of its rows."""
+    """Return a classifier's scores on a split, and under ``right`` which of its answers are."""
     rows = ["--rows", f"split={split}", "--label", "label", *task.columns, "--threads", task.options.threads]
     answers = task.out / "answers.jsonl"
     found = answer("distill", "predict", model, task.data, *rows, "--json", "--out", answers, *more)
