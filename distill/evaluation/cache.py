@@ -71,7 +71,11 @@ def write_kept(folder: Path, kept: Kept) -> None:
         StorageError: if it cannot be written.
     """
     make_directory(folder)
-    write_sealed_json(kept_path(folder, kept.evaluation.suite), _KEPT.dump_python(kept, mode="json"))
+    value = _KEPT.dump_python(kept, mode="json")
+    for _, result in value["evaluation"]["models"]:
+        # Pairs keep the suite's order; names of an object would be sorted.
+        result["figures"] = list(result["figures"].items())
+    write_sealed_json(kept_path(folder, kept.evaluation.suite), value)
 
 
 def user_cache() -> Path:

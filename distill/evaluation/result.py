@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import PlainSerializer, PlainValidator, TypeAdapter
+from pydantic import BeforeValidator, PlainSerializer, PlainValidator, TypeAdapter
 
 Interval: TypeAlias = tuple[float, float]
 """Lower and upper end of a 95 % confidence interval."""
@@ -84,7 +84,7 @@ class SuiteResult:
         marks: marks of the figures: ``contamination``.
     """
 
-    figures: Mapping[str, Figure]
+    figures: Annotated[Mapping[str, Figure], BeforeValidator(dict)]  # read from pairs as well
     headline: str | None = AVERAGE
     notes: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)

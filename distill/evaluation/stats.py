@@ -109,7 +109,7 @@ def retention_interval(
 
 def have_same_items(a: SuiteResult, b: SuiteResult) -> bool:
     """Return True if the figures of two results rest on the outcomes of the same items."""
-    return list(a.figures) == list(b.figures) and all(
+    return a.figures.keys() == b.figures.keys() and all(
         _same_items(figure, b.figures[name]) for name, figure in a.figures.items()
     )
 

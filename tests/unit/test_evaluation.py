@@ -74,8 +74,8 @@ def test_students_stand_beside_their_teacher_with_retention_and_intervals(data: 
 def evaluation() -> Evaluation:
     rng = np.random.default_rng(0)
     figures = {
-        "a": Figure(200 / 3, "spearman", (1.5, 99.0), 9, {"pearson": 1 / 3}, label="A", skipped=2),
         "b": Figure(50.0, "accuracy", None, 7, outcomes=Outcomes(rng.random(9), rng.random(9), "digest")),
+        "a": Figure(200 / 3, "spearman", (1.5, 99.0), 9, {"pearson": 1 / 3}, label="A", skipped=2),
     }
     whole = SuiteResult(figures, settings={"seed": 0}, missing=("C",), notes=("two rows skipped",))
     own = SuiteResult({name: Figure(25.0, "x") for name in figures}, average_interval=(20.0, 30.0))
@@ -97,6 +97,7 @@ def test_an_evaluation_survives_its_file_with_every_bit_of_its_outcomes(tmp_path
     kept = cache.read_kept(tmp_path, "sts")
     assert kept is not None
     assert kept.evaluation == before
+    assert list(kept.evaluation["t"].figures) == ["b", "a"]
     one, other = (found["t"].figures["b"].outcomes for found in (before, kept.evaluation))
     assert np.array_equal(one.values, other.values)
     assert np.array_equal(one.gold, other.gold)

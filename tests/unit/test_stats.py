@@ -150,6 +150,14 @@ def test_models_on_other_items_are_not_compared(other):
         compare(other, result(a=pairs()), draws=100)
 
 
+def test_the_order_of_the_sets_does_not_matter():
+    one, other = result(a=pairs(noise=1.2), b=pairs(seed=1)), result(b=pairs(seed=1), a=pairs())
+    assert retention_interval(one, other, 50) is not None
+    row, same, average = compare(one, other, draws=100)
+    assert (row.label, row.b, same.difference) == ("a", other.figures["a"].value, 0)
+    assert average.difference == pytest.approx(one.average - other.average)
+
+
 def test_nothing_is_shown_without_a_teacher_above_zero_or_enough_draws():
     assert (
         retention_interval(result(a=pairs()), result(a=Outcomes(-pairs().values, pairs().gold)), 50) is None
