@@ -16,12 +16,12 @@ Find the recipe for a row of a table, or the reason why there is none. Generated
 | status | |
 |---|---|
 | runs here | with the installation alone: the teacher is in the extra `[minilm]` |
-| runs with a hub or GPU | models come from the hub, and the paper's training takes a GPU |
+| runs with a hub or GPU | models come from the hub; training in the paper's size takes a GPU |
 | quoted | the paper's figure alone; the reason is beside it |
 | not built | no command makes it |
 
-`*` stands for anything. [Experiments](experiments.md) shows how recipes and sweeps are used,
-[results](results.md) what the losses give in small, with the teacher of the installation.
+`*` stands for anything. Tables in small, with the teacher of the installation, are the sweeps of
+`benchmarks/sweeps/`: [experiments](experiments.md) lists them, [results](results.md) has what they gave.
 """
 TABLE = """
 ## {}

@@ -201,14 +201,15 @@ class Cache:
         """
         if not _NAME.fullmatch(name):
             raise InputError(
-                f"{name!r} cannot name a teacher: use letters, digits, '.', '_' and '-'; give a teacher_name"
+                f"{name!r} cannot name a teacher: use letters, digits, '.', '_' and '-'; give another name "
+                "(--teacher-name)"
             )
         for teacher in self.teachers():
             if teacher.name == name and teacher.contract != contract:
                 differences = teacher.contract.differences(contract)
                 raise ContractMismatchError(
                     f"the cache holds {name!r} with another contract ({describe_differences(differences)}): "
-                    "give the old settings, or keep both under another teacher_name",
+                    "give the old settings, or another name (--teacher-name)",
                     differences,
                 )
 

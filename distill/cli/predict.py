@@ -206,7 +206,5 @@ def _summary(facts: dict[str, Any]) -> Iterator[str]:
         source = f"chosen on {chosen['rows']:,} {chosen['source']}" if chosen else "not chosen on any rows"
         yield f"k {facts['k']}, beta {facts['beta']:g} ({source})"
     rows, seconds, added = facts["rows"], facts["encode_seconds"], facts["search_seconds"]
-    yield (
-        f"texts: {rows:,} in {seconds:.2f} s, {rows / seconds:,.0f}/s; retrieval added {added:.3f} s, "
-        f"{100 * added / seconds:.2f} %"
-    )
+    retrieval = f"; retrieval added {added:.3f} s, {100 * added / seconds:.2f} %" if facts["k"] else ""
+    yield f"texts: {rows:,} in {seconds:.2f} s, {rows / seconds:,.0f}/s{retrieval}"

@@ -143,12 +143,21 @@ def _data(run: Run) -> dict[str, str | None]:
         if record.selected is None
         else f"{record.selected:,} of {record.corpus.rows:,} rows by --where",
         "views": None if views in ([], [ORIGINAL]) else ", ".join(views),
+        "texts": None if not record.labels else "pairs" if _takes_pairs(run) else "single, not pairs",
         "labels": ", ".join(labels) or None,
         "skipped": ", ".join(skipped) or None,
         "in the dev set": None
         if record.in_dev is None
         else f"{record.in_dev:,} training rows have a text of it",
     }
+
+
+def _takes_pairs(run: Run) -> bool:
+    """Return True of a classifier of pairs."""
+    from embedcache.teacher.classifier import ClassifierHead
+
+    head = ClassifierHead.read(run.best)
+    return head is not None and head.reads == "pairs"
 
 
 def _best(run: Run) -> str | None:
@@ -162,7 +171,9 @@ def _best(run: Run) -> str | None:
 def _next(run: Run) -> list[str]:
     """Return the commands that use and check the student."""
     record, config = run.record, run.config
-    use = f"distill predict {run.folder} FILE" if record.labels else f'SentenceTransformer("{run.best}")'
+    use = f'SentenceTransformer("{run.best}")'
+    if record.labels:
+        use = f"distill predict {run.folder} FILE{' --text2 COLUMN' if _takes_pairs(run) else ''}"
     lines = [f"Use it:    {use}"]
     if record.loss == "reaugkd":
         lines.append(f"Its base:  distill kb build {run.folder} --cache {record.cache}")

@@ -227,7 +227,9 @@ class EvaluationConfig(SelectionConfig):
     """Data that the best checkpoint is chosen on; for classifiers also its columns."""
 
     held_out: Count | None = setting(
-        None, "rows kept out of training; default: 2 %, at most 1000, none below 10", option="--held-out"
+        None,
+        "rows kept out of training, with --dev too; default: 2 %, at most 1000, none below 10",
+        option="--held-out",
     )
     text: str | None = setting(
         None, "of a classifier's --dev: column of the text; default: the corpus's", option="--dev-text"

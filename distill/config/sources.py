@@ -161,6 +161,9 @@ def _problem(problem: Any, model: type[BaseModel]) -> ConfigError:
     if isinstance(raised, ConfigError):
         return raised
     message = str(problem["msg"]).removeprefix("Value error, ")
+    if problem["type"] == "model_type":
+        inside = [name.removeprefix(f"{path}.") for name in options if name.startswith(f"{path}.")]
+        message = f"expected its keys, as in {path}: {{{inside[0]}: …}}" if inside else message
     # A check of several keys names them itself.
     if not path:
         return ConfigError(message)

@@ -91,7 +91,7 @@ def fidelity(encode: Encode, data: Path, options: SuiteOptions) -> SuiteResult:
             f"{len(sentences)} sentences are few for stable figures; give {_FEW} or more with --data"
         )
     if not alike:
-        notes.append("no cosine to the teacher: the student was saved without its projection head")
+        notes.append("no cosine to the teacher: the student's vectors are not in its space")
     elif "cosine_mean" not in figures:
         notes.append(f"no cosine to the teacher: vectors are {vectors.shape[1]} and {teacher.shape[1]} wide")
     settings = {"data": str(data), "sentences": len(sentences), "seed": options.seed}

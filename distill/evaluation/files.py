@@ -246,6 +246,8 @@ def _read_lines(path: Path) -> list[str]:
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise DataError(f"{path} line {line} is not UTF-8 ({error.reason}); convert the file") from error
+    except FileNotFoundError as error:
+        raise DataError(f"there is no file {path}: check the path") from error
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error}); fetch it again") from error
     # Only "\n" ends a row: str.splitlines would also cut at the exotic separators that texts contain.

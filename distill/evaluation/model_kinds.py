@@ -132,7 +132,8 @@ class TorchModel(Model):
         options = EncodeOptions(compute_dtype=compute_dtype, device=device, backend="torch")
         # Contracts are noted, so the next evaluation knows the teacher without loading it.
         self._lazy = LazyTeacher(TeacherOptions(str(spec), pooling=pooling), options, user_cache())
-        super().__init__(self._lazy.source.name, self._lazy.vectors)
+        name = self._lazy.source.name
+        super().__init__(f"{name}, {pooling}" if pooling else name, self._lazy.vectors)
 
     def contract(self) -> Contract:
         """Return the contract of its vectors."""

@@ -18,7 +18,9 @@ from distill.losses.registry import register_loss
 Queue = Annotated[PositiveInt, "teacher vectors kept"]
 Tau = Annotated[Positive, "the student's temperature"]
 TeacherTau = Annotated[Positive, "the teacher's temperature"]
-Variant = Annotated[Literal["paper", "code"], "when a batch enters the queue: before the step, or after it"]
+Variant = Annotated[
+    Literal["paper", "code"], "when a batch enters the queue: before the step (paper), or after it (code)"
+]
 
 
 @register_loss("seed", summary="the teacher's distribution of similarity over a queue", full_queue=True)

@@ -339,8 +339,8 @@ def _choose_views(loss: str, asked: list[str] | None, corpus: Corpus) -> list[st
     if len(chosen) < wanted or (wanted == 1 and len(chosen) > 1):
         raise ConfigError(
             f"loss {loss} takes {'one view' if wanted == 1 else 'two views'} of each row, found "
-            f"{', '.join(chosen)} of {', '.join(there)}: name {'one' if wanted == 1 else 'another'}, add "
-            "views with 'embedcache build --view', or choose another loss ('distill list losses')",
+            f"{', '.join(chosen)} (views: {', '.join(there)}): name {'one' if wanted == 1 else 'another'}, "
+            "add views with 'embedcache build --view', or choose another loss ('distill list losses')",
             "training.views",
         )
     return chosen

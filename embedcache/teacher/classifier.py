@@ -83,8 +83,11 @@ class ClassifierHead:
         for text in texts if self.reads else ():
             if (SEPARATOR in text) != (self.reads == "pairs"):
                 shown = text[:60].replace(SEPARATOR, " + ")
-                found = "a pair" if SEPARATOR in text else "a single text"
-                raise InputError(f"{whose} was taught on {self.reads}, found {found}: {shown!r}")
+                found, remedy = ("a pair", "no") if SEPARATOR in text else ("a single text", "the")
+                raise InputError(
+                    f"{whose} was taught on {self.reads}, found {found}: {shown!r}; give {remedy} column of "
+                    "second texts"
+                )
 
     def write(self, folder: Path) -> None:
         """Write the classifier into a model's folder.

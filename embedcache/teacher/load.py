@@ -96,7 +96,7 @@ def load_teacher(
     if not re.fullmatch(r"\w[\w.-]*", source.name):
         raise TeacherError(
             f"{source.name!r} cannot name a teacher in a cache: use letters, digits, '.', '_' and '-'; "
-            "give a teacher_name"
+            "give another name (--teacher-name)"
         )
     folder, alias = source.folder, source.alias
     if not (folder / "config.json").exists() and not (folder / "modules.json").exists():

@@ -48,6 +48,13 @@ def test_every_problem_is_reported_at_once_with_its_key():
     assert "\n" not in str(caught.value)
 
 
+def test_a_value_in_place_of_keys_is_refused_with_their_form(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("cache: ./cache\nstudent: layers:3\nloss: ckd\n")
+    with pytest.raises(ConfigError, match=r"student: \{spec: .*loss: \{name: "):
+        load_config(RunConfig, path)
+
+
 @pytest.mark.parametrize(
     ("assignment", "expected"),
     [

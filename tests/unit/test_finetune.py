@@ -564,6 +564,10 @@ def test_the_command_trains_reports_and_resumes(given, tmp_path, monkeypatch, ca
     done = call(given.encoder, "--labels", given.labels, "--text", "text", "--out", "b", *words)
     for word in ("% right on held-out rows", "macro F1", "animal:", "distill predict"):
         assert word in done.output
+    done = call(
+        given.encoder, "--labels", given.labels, "--text", "text", "--text2", "text", "--out", "c", *words
+    )
+    assert "--text2" in done.output
     done = call("--resume", out, "--lr", "1")
     assert (done.exit_code, "--lr" in done.output) == (2, True)
     with pytest.raises(CheckpointError, match="is finished"):

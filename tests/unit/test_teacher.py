@@ -350,7 +350,7 @@ def test_a_damaged_folder_is_one_error(folder: Path, damage: str) -> None:
         ({"truncate_dim": 17}, "16 dimensions"),
         ({"truncate_dim": 0}, "truncate_dim 0"),
         ({"device": "abacus"}, "abacus"),
-        ({"name": "a/b"}, "teacher_name"),
+        ({"name": "a/b"}, "--teacher-name"),
     ],
     ids=str,
 )
