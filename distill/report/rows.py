@@ -274,7 +274,7 @@ def _basis(kept: Kept) -> str:
     settings = json.loads(kept.key.get("settings", "{}"))
     settings = {name: value for name, value in settings.items() if name not in ("draws", "draws_seed")}
     _, result = kept.scored
-    items = [(name, one.items) for name, one in result.figures.items()]
+    items = sorted((name, one.items) for name, one in result.figures.items())
     machine = [result.settings.get(name) for name in ("processor", "threads")]
     return str([items, kept.key.get("data"), settings, machine])
 
