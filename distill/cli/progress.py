@@ -143,7 +143,7 @@ def _data(run: Run) -> dict[str, str | None]:
         if record.selected is None
         else f"{record.selected:,} of {record.corpus.rows:,} rows by --where",
         "views": None if views in ([], [ORIGINAL]) else ", ".join(views),
-        "texts": None if not record.labels else "pairs" if _takes_pairs(run) else "single, not pairs",
+        "reads": _reads(run),
         "labels": ", ".join(labels) or None,
         "skipped": ", ".join(skipped) or None,
         "in the dev set": None
@@ -152,12 +152,12 @@ def _data(run: Run) -> dict[str, str | None]:
     }
 
 
-def _takes_pairs(run: Run) -> bool:
-    """Return True of a classifier of pairs."""
+def _reads(run: Run) -> str | None:
+    """Return what a classifier was taught on, ``texts`` or ``pairs``; None if unknown, and of an encoder."""
     from embedcache.teacher.classifier import ClassifierHead
 
     head = ClassifierHead.read(run.best)
-    return head is not None and head.reads == "pairs"
+    return None if head is None else head.reads
 
 
 def _best(run: Run) -> str | None:
@@ -173,7 +173,7 @@ def _next(run: Run) -> list[str]:
     record, config = run.record, run.config
     use = f'SentenceTransformer("{run.best}")'
     if record.labels:
-        use = f"distill predict {run.folder} FILE{' --text2 COLUMN' if _takes_pairs(run) else ''}"
+        use = f"distill predict {run.folder} FILE{' --text2 COLUMN' if _reads(run) == 'pairs' else ''}"
     lines = [f"Use it:    {use}"]
     if record.loss == "reaugkd":
         lines.append(f"Its base:  distill kb build {run.folder} --cache {record.cache}")

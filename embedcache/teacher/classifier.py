@@ -83,11 +83,10 @@ class ClassifierHead:
         for text in texts if self.reads else ():
             if (SEPARATOR in text) != (self.reads == "pairs"):
                 shown = text[:60].replace(SEPARATOR, " + ")
-                found, remedy = ("a pair", "no") if SEPARATOR in text else ("a single text", "the")
-                raise InputError(
-                    f"{whose} was taught on {self.reads}, found {found}: {shown!r}; give {remedy} column of "
-                    "second texts"
-                )
+                found, remedy = "a single text", "give the second text of each as well"
+                if SEPARATOR in text:
+                    found, remedy = "a pair", "leave the second texts out"
+                raise InputError(f"{whose} was taught on {self.reads}, found {found}: {shown!r}; {remedy}")
 
     def write(self, folder: Path) -> None:
         """Write the classifier into a model's folder.
