@@ -110,7 +110,8 @@ def build(task: Task, teacher: Path, cache: Path) -> None:
     texts = ["--text-column", "text", *(["--text2-column", "text2"] if task.pairs else [])]
     rows = [task.data, *texts, "--label-column", "label", "--rows", "split=train"]
     names = ["--teacher", teacher, "--teacher-name", TEACHER, "--cache", cache]
-    command("embedcache", "build", *rows, *names, "--output", "embedding,logits")
+    for output in ("embedding", "logits"):
+        command("embedcache", "build", *rows, *names, "--output", output)
     length = ["--lr", task.options.projection_lr, "--epochs", task.options.projection_epochs]
     width = ["--dim", task.options.dim] if task.options.dim else []
     command("distill", "kb", "project", "--cache", cache, "--teacher", TEACHER, *length, *width)

@@ -12,7 +12,6 @@ from embedcache.errors import InputError
 from embedcache.keys import key_array
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.querying import by_contract
-from embedcache.reuse import shard_places
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def _match(cache: Cache, teacher: CachedTeacher, text: str, wanted: Contract | N
     position = store.locate(key_array([text]))
     if position[0] < 0:
         return match
-    shard = store.shards[shard_places(store, position)[0][0]]
+    shard = store.shards[store.shards_at(position)[0]]
     tokens, truncated = store.seen(position)
     return replace(
         match,

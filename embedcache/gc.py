@@ -23,7 +23,6 @@ from embedcache.errors import InputError
 from embedcache.fsio import TEMPORARY_PREFIX, explain_os_error, read_sealed_json, remove_file
 from embedcache.inventory import QUARANTINE
 from embedcache.keys import KeyIndex
-from embedcache.reuse import shard_places
 from embedcache.store import LmdbShards, Shard, ShardStore
 from embedcache.views.recipe import is_view_name
 
@@ -156,8 +155,8 @@ def _used_shards(store: ShardStore, corpora: list[Corpus]) -> set[str]:
     for corpus in corpora:
         for keys in corpus.iter_keys():
             positions = store.locate(keys)
-            used.update(np.unique(shard_places(store, positions[positions >= 0])[0]).tolist())
-    return {store.shards[number].name for number in used}
+            used.update(np.unique(store.shards_at(positions[positions >= 0])).tolist())
+    return {store.shard_names[number] for number in used}
 
 
 def _remove_shard(cache: Cache, store: ShardStore, shard: Shard, judged: set[str]) -> bool:

@@ -223,8 +223,7 @@ def _contract(
         lazy = LazyTeacher(
             teacher, EncodeOptions(backend="torch"), None if cache is None else cache.derived_folder
         )
-        ((own_name, own),) = lazy.contracts.items()
-        return lazy, own_name, own
+        return lazy, lazy.name, lazy.contract
     if name is None:
         raise InputError("a contract has no name: give --teacher-name")
     if not isinstance(contract, Contract):

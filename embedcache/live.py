@@ -21,7 +21,6 @@ from embedcache.contract import SERVED, Contract
 from embedcache.corpus.corpus import Corpus, find_texts
 from embedcache.errors import InputError, MissingExtraError, TeacherError
 from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray, key_array
-from embedcache.reuse import shard_places
 from embedcache.store import Positions, Shard, ShardStore, VectorBatch
 from embedcache.store.noise import COMPUTE_COSINE
 from embedcache.teacher import canary
@@ -97,7 +96,7 @@ class Computing:
                 raise
             raise TeacherError(f"{error}; or give its folder with teacher_model") from error
         if contract.is_served:
-            return encoder_of([loaded], EncodeOptions(batch_tokens=self.batch_tokens))
+            return encoder_of(loaded, EncodeOptions(batch_tokens=self.batch_tokens))
         shards = list(shards)
         dtype = self.compute_dtype
         if dtype is None:
@@ -114,7 +113,7 @@ class Computing:
         how = EncodeOptions(
             compute_dtype=dtype, backend=backend, batch_tokens=self.batch_tokens, threads=self.threads
         )
-        return encoder_of([loaded], how)
+        return encoder_of(loaded, how)
 
 
 def compute_dtypes(shards: Iterable[Shard]) -> list[str]:
@@ -167,7 +166,7 @@ def compare_with_live(
         margin: relative distance beyond the noise from which a vector is wrong.
     """
     stored = store.vectors(positions)
-    shards, _ = shard_places(store, positions)
+    shards = store.shards_at(positions)
     lost, noise = np.empty(len(live)), np.empty(len(live))
     for number in np.unique(shards).tolist():
         rows, shard = shards == number, store.shards[number]
@@ -208,7 +207,7 @@ def sample_texts(
     """
     shards = sorted(shards)[: max(1, sample // (2 * ENOUGH))]
     each = max(ENOUGH, sample // (2 * len(shards))) if shards else 0
-    is_named = np.array([shard.name in shards for shard in store.shards] if shards else [], np.bool_)
+    is_named = np.isin(store.shard_names, shards)
     drawn = of_shards = np.empty(0, KEY_DTYPE)
     for corpus in corpora:
         for keys in corpus.iter_keys():
@@ -216,7 +215,7 @@ def sample_texts(
             keys = keys[np.unique(_ranks(keys, seed), return_index=True)[1]]
             drawn = keys[:sample]
             if each:
-                numbers = shard_places(store, store.locate(keys))[0]
+                numbers = store.shards_at(store.locate(keys))
                 places = np.flatnonzero(is_named[numbers])
                 # Of each shard, the keys that rank lowest.
                 places = places[np.argsort(numbers[places], kind="stable")]

@@ -102,9 +102,18 @@ class MissingRows:
         starts = np.cumsum([0, *map(len, self._parts)])
         return take_keys(self._parts, starts, np.flatnonzero(self.mask) if rows is None else rows)
 
-    def windows(self, rows_each: int) -> Iterator[NDArray[np.int64]]:
-        """Yield the missing rows in corpus order, ``rows_each`` at a time: the rows of one shard each."""
+    def windows(self, rows_each: int, *, spread_first: bool = False) -> Iterator[NDArray[np.int64]]:
+        """Yield the missing rows in corpus order, ``rows_each`` at a time: the rows of one shard each.
+
+        Args:
+            rows_each: rows of a shard.
+            spread_first: begin with a shard of rows spread evenly over all that are missing.
+        """
         rows = np.flatnonzero(self.mask)
+        if spread_first and len(rows) > rows_each:
+            places = np.arange(rows_each) * len(rows) // rows_each
+            yield rows[places]
+            rows = np.delete(rows, places)
         for start in range(0, len(rows), rows_each):
             yield rows[start : start + rows_each]
 

@@ -20,12 +20,16 @@ from embedcache.store import VectorBatch
 from embedcache.teacher.batching import EncodeCounts, EncodedTexts
 from embedcache.teacher.load import Teacher
 from embedcache.teacher.resolve import ModelSource
+from embedcache.teacher.text_encoder import BatchKeeper
 
 WORDS = tuple(
     "a the one two small large old new red blue cat dog bird child river stone house road "  # noqa: SIM905
     "sees likes finds follows runs sleeps sings falls under over near beside today often".split()
 )
 """The vocabulary of ``tiny_encoder``, beside its special tokens and single letters."""
+
+_BATCH = 256
+"""Texts in a batch of ``FakeEncoder``."""
 
 
 def sentences(count: int, *, seed: int = 0, longest: int = 12) -> list[str]:
@@ -129,7 +133,6 @@ class FakeEncoder:
 
     Attributes:
         teacher: whose encoder it is.
-        teachers: the same, alone: it gives no other output.
         counts: counts of all builds together.
         rows_encoded: texts encoded so far, over all builds.
 
@@ -141,7 +144,6 @@ class FakeEncoder:
 
     def __init__(self, teacher: Teacher) -> None:
         self.teacher = teacher
-        self.teachers = (teacher,)
         self.counts = EncodeCounts()
         self.rows_encoded = 0
         self._salt = np.frombuffer(bytes.fromhex(teacher.contract.id)[:KEY_BYTES], dtype=np.uint64)
@@ -153,20 +155,47 @@ class FakeEncoder:
 
     def encode(self, texts: Sequence[str]) -> EncodedTexts:
         """Return the vectors of ``texts``, float32 of shape (n, d), and how many words each one has."""
-        words = np.fromiter((text.count(" ") + 1 for text in texts), dtype=np.int32, count=len(texts))
-        longest = self.teacher.contract.max_length
-        tokens = np.minimum(words, longest) if longest else words
+        encoded = EncodedTexts(self._vectors(key_array(texts)), *self._seen(texts))
         self.rows_encoded += len(texts)
         self.counts.rows += len(texts)
-        self.counts.tokens += int(tokens.sum())
-        return EncodedTexts(self._vectors(key_array(texts)), tokens, words > tokens)
+        self.counts.tokens += int(encoded.tokens.sum())
+        return encoded
 
     def encode_windows(
-        self, windows: Iterable[Sequence[str]], on_wait: Callable[[], None] | None = None
+        self,
+        windows: Iterable[Sequence[str]],
+        on_wait: Callable[[], None] | None = None,
+        keeper: BatchKeeper | None = None,
     ) -> Generator[EncodedTexts, None, None]:
         """Encode one window of texts after the other; none is begun before the one before was taken."""
         for texts in windows:
-            yield self.encode(texts)
+            result = EncodedTexts(
+                np.empty((len(texts), self.teacher.dimension), np.float32), *self._seen(texts)
+            )
+            for start in range(0, len(texts), _BATCH):
+                batch = np.arange(start, min(start + _BATCH, len(texts)))
+                some = texts[start : start + _BATCH]
+                found = None if keeper is None else keeper.find(some)
+                if found is not None:
+                    result.vectors[batch] = found
+                    self.counts.resumed += len(batch)
+                    continue
+                result.vectors[batch] = self.encode(some).vectors
+                if keeper is not None:
+                    keeper.add(texts, result, batch)
+                if on_wait is not None:
+                    on_wait()
+            yield result
+
+    def confirm(self) -> None:
+        """Do nothing: the teacher does not change."""
+
+    def _seen(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        """Return how many words of each text count, and whether the text has more."""
+        words = np.fromiter((text.count(" ") + 1 for text in texts), dtype=np.int32, count=len(texts))
+        longest = self.teacher.contract.max_length
+        tokens = np.minimum(words, longest) if longest else words
+        return tokens, words > tokens
 
     def _vectors(self, keys: KeyArray) -> Vectors:
         dimension = self.teacher.dimension

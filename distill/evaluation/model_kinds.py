@@ -137,9 +137,8 @@ class TorchModel(Model):
 
     def contract(self) -> Contract:
         """Return the contract of its vectors."""
-        (found,) = self._lazy.contracts.values()
         self._lazy.note(user_cache())
-        return found
+        return self._lazy.contract
 
     def locate(self) -> Path | None:
         """Return the folder that it is loaded from, if it is on this machine."""
@@ -192,7 +191,7 @@ class TeacherModel(Model):
 
         found = self._spec, self._contract
         teacher = load_by_contract(*found, name=self.name, remedy=self._remedy, device=self._device)
-        return encoder_of([teacher], EncodeOptions(compute_dtype=self._compute_dtype, backend="torch"))
+        return encoder_of(teacher, EncodeOptions(compute_dtype=self._compute_dtype, backend="torch"))
 
     def contract(self) -> Contract:
         """Return the contract of its vectors."""

@@ -106,7 +106,7 @@ def locate_vectors(
     places = store.locate(keys)
     if missing := int((places < 0).sum()):
         command = "distill kb project --apply" if is_derived(teacher.contract) else "embedcache build"
-        output = " --output embedding,logits" if teacher.contract.output == LOGITS else ""
+        output = " --output logits" if teacher.contract.output == LOGITS else ""
         raise DataError(
             f"{missing:,} of {len(keys):,} texts of {corpus.title} have no vector of teacher "
             f"{teacher.name!r}: run '{command}{output}' for this corpus and teacher"
@@ -142,7 +142,7 @@ def find_logits(cache: Cache, teacher: CachedTeacher) -> tuple[CachedTeacher, tu
         held = f"those of {len(found)} classifiers" if found else "none"
         raise DataError(
             f"the logits of teacher {base.name!r} are needed, and {cache.folder} holds {held}: build a "
-            "classifier with 'embedcache build --output embedding,logits'"
+            "classifier with 'embedcache build --output logits'"
         )
     (logits,) = found.values()
     return logits, tuple(module_entry(logits.contract, "Classifier")["labels"])

@@ -134,7 +134,7 @@ class StudentFolder:
             wanted |= {"classifier": self.head.digest, "projection": None}
             remedy = (
                 "it had no teacher and searches its own vectors: cache them with 'embedcache build --teacher "
-                f"{self.folder} --output embedding,logits' and name them with --teacher"
+                f"{self.folder}', once more with --output logits, and name them with --teacher"
             )
         self._refuse_differences(found, wanted, where, remedy)
 

@@ -1,15 +1,18 @@
-"""Build: read a corpus, find what the cache lacks, reuse or encode exactly that, store it shard by shard.
+"""Build: read a corpus, find what the cache lacks, encode exactly that, store it shard by shard.
 
-Killed at any moment, a build loses at most the shard in flight: shards are cut from the missing rows in
-corpus order and committed in that order, so the same command run again goes on where it stopped and cuts the
-same shards.
+Shards are cut from the missing rows in corpus order and committed in that order; the batches of an unfinished
+shard are kept every half minute. So a build that was killed at any moment goes on where it stopped when the
+same command is run again, and cuts the same shards.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -17,20 +20,20 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 import numpy as np
 from filelock import FileLock, Timeout
 
-from embedcache.building.encode import BuildOutput, Encoded, encode_missing, register
+from embedcache.building.encode import Encoded, encode_missing, refuse_untrained, register
 from embedcache.building.job import Job
+from embedcache.building.pending import PendingWork, store_pending
 from embedcache.building.result import BuildResult
 from embedcache.building.views import make_views
 from embedcache.cache import Cache
-from embedcache.codecs import pq
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.readers import ReadOptions
 from embedcache.errors import StorageError
-from embedcache.fsio import make_directory
+from embedcache.fsio import make_directory, parsed_json, read_regular, write_json
 from embedcache.live import keep_canary
-from embedcache.missing import KeyPart, MissingRows
+from embedcache.missing import MissingRows
 from embedcache.progress import NO_PROGRESS, Progress
-from embedcache.reuse import reuse_rows
+from embedcache.store import ShardStore
 from embedcache.teacher.options import EncodeOptions, TeacherOptions
 from embedcache.teacher.token_table import TokenTable, table_path
 from embedcache.views.plan import ViewOptions
@@ -94,14 +97,14 @@ def build(
         cache: the cache's folder; created if missing.
         name: name of the corpus in the cache; default: from the first source's file name.
         read: columns, format and rows to read.
-        encode: outputs, codec and store, and how the teacher computes.
+        encode: output, codec and store, and how the teacher computes.
         views: other texts to make of every row, such as ``["crop", "delete-words*2"]``; with
             ``ViewOptions`` also how, and which of them are encoded.
         remote: name or URL of a remote whose vectors are fetched instead of encoded; with
             ``RemoteOptions`` also its limits.
         overwrite: replace a corpus or views of the same names that hold other rows; vectors are kept.
         dry_run: write nothing and return what a build would do and cost.
-        progress: receives the phases ``read``, ``view NAME``, ``look up``, ``reuse``, ``fetch``, ``encode``.
+        progress: receives the phases ``read``, ``view NAME``, ``look up``, ``fetch``, ``encode``.
 
     Raises:
         InputError: if sources or options cannot be used.
@@ -121,59 +124,61 @@ def build(
         return estimate_build(job, progress)
     table = _token_table(job.folder, job.teacher) if encode.token_embeddings else None
     opened = job.cache or Cache.create(job.folder)
-    outputs = job.open_outputs(opened)
+    store, contract = job.open_store(opened), job.teacher.contract
     corpus = job.unchanged or job.read_corpus(opened, progress)
     made = make_views(corpus, job.planned, job.sources, read, overwrite=overwrite, progress=progress)
     job.planned.clear()  # the teacher can use the room of their models
     # Garbage collection may have removed shards since they were opened; from here on the corpus keeps them.
-    if not all(output.store.is_current for output in outputs):
-        outputs = job.open_outputs(opened)
+    if not store.is_current:
+        store = job.open_store(opened)
     texts = [corpus, *map(corpus.view, job.views.embed)]
-    before = [output.store.bytes_on_disk for output in outputs]
-    distinct, wanted, encoded = 0, 0, Encoded()
-    with _other_build(opened, job.part) as is_other, _pool(opened, job, outputs) as pool:
+    before, encoded = store.bytes_on_disk, Encoded()
+    distinct = wanted = cached = fetched = resumed = 0
+    with _announced(opened, job) as beside, _pool(opened, job, store) as pool:
         for some in texts:
             progress.phase("look up", len(some))
-            missing = [MissingRows.of(some, output.store, job.part) for output in outputs]
-            distinct, wanted = distinct + missing[0].distinct, wanted + missing[0].wanted
+            missing = MissingRows.of(some, store, job.part)
+            distinct, wanted = distinct + missing.distinct, wanted + missing.wanted
+            cached += missing.wanted - len(missing)
             if some is corpus:
-                for output, rows in zip(outputs, missing, strict=True):
-                    output.refuse_untrained(min(len(rows), encode.shard_rows), job.split_by)
+                refuse_untrained(store, min(len(missing), encode.shard_rows), job.split_by)
                 register(opened, job.teacher)
                 if table is not None:
-                    table.write(table_path(job.folder, outputs[0].store.contract), outputs[0].store.contract)
-            for output, rows in zip(outputs, missing, strict=True):
-                _fill_without_encoding(opened, job, output, some, rows, progress)
-            if pool is not None and any(map(len, missing)):
-                pool.encode(some, missing, outputs, encoded, progress)
-                for output, rows in zip(outputs, missing, strict=True):
-                    _collect(opened, job, output, some, rows, progress)
-            elif any(map(len, missing)):
-                # A codebook is learnt from the first shard.
-                backwards = is_other and all(output.store.codec_name != pq.NAME for output in outputs)
+                    table.write(table_path(job.folder, contract), contract)
+            if pool is not None and len(missing):
+                resumed += _store_pending(opened, job, store, missing)
+            fetched += _fetch(opened, job, store, some, missing, progress)
+            if pool is not None and len(missing):
+                pool.encode(some, missing, encoded, progress)
+                _collect(opened, job, store, some, missing, progress)
+            elif len(missing):
                 encode_missing(
-                    *(some, missing, outputs, job.teacher.encoder, encode.shard_rows, encoded),
+                    *(some, missing, store, job.teacher.encoder, encode.shard_rows, encoded),
+                    pending=PendingWork(opened.derived_folder, store, job.teacher.encoder),
                     # No other build encodes the same part.
                     watch=job.part is None,
-                    backwards=backwards,
                     progress=progress,
                 )
-    for output, size in zip(outputs, before, strict=True):
-        keep_canary(output.store, job.teacher)
-        output.result.bytes_written = output.store.bytes_on_disk - size
-        output.store.finish()
+    keep_canary(store, job.teacher)
+    written = store.bytes_on_disk - before
+    store.finish()
     job.teacher.note(opened.derived_folder)
     opened.result = job.result(
         texts,
-        outputs,
+        store,
         distinct=distinct,
         wanted=wanted,
-        encoded=encoded.rows,
+        cached=cached,
+        fetched=fetched,
+        encoded=encoded.rows - encoded.resumed,
+        resumed=encoded.resumed + resumed,
         truncated=encoded.truncated,
         tokens=encoded.tokens,
+        bytes_written=written,
         seconds=time.perf_counter() - started,
         encode_seconds=encoded.seconds,
         views=tuple(made),
+        beside=beside,
         remote_bytes=job.remote.bytes if job.remote else 0,
         verdicts=tuple(job.remote.verdicts) if job.remote else (),
         quantized=_quantization_loss(job, corpus) if encoded.rows else None,
@@ -183,7 +188,7 @@ def build(
 
 def _quantization_loss(job: Job, corpus: Corpus) -> tuple[float, float] | None:
     """Return mean and worst cosine of a quantized teacher to the whole one, on texts of a corpus."""
-    if all(contract.quantization is None for contract in job.teacher.contracts.values()):
+    if job.teacher.contract.quantization is None:
         return None
     from embedcache.teacher.encode import cosines_to_whole
 
@@ -192,63 +197,81 @@ def _quantization_loss(job: Job, corpus: Corpus) -> tuple[float, float] | None:
     return float(cosines.mean()), float(cosines.min())
 
 
-def _fill_without_encoding(
-    cache: Cache, job: Job, output: BuildOutput, texts: Corpus, missing: MissingRows, progress: Progress
-) -> None:
-    """Store the rows of an output that another ``max_length`` or the remote has; ``missing`` loses them."""
-    output.result.cached += missing.wanted - len(missing)
-    if output.related:
-        keys, shard_rows = missing.keys(), job.encode.shard_rows
-        output.result.reused += reuse_rows(output.related, output.store, keys, shard_rows, progress)
-        missing.refresh(output.store)
-    if job.remote is not None and (before := len(missing)):
-        job.remote.fetch(cache, output.store, missing.keys(), texts, job.teacher, progress)
-        missing.refresh(output.store)
-        output.result.fetched += before - len(missing)
+def _fetch(
+    cache: Cache, job: Job, store: ShardStore, texts: Corpus, missing: MissingRows, progress: Progress
+) -> int:
+    """Fetch the rows that the remote has; ``missing`` loses them. Return how many they are."""
+    before = len(missing)
+    if job.remote is not None and before:
+        job.remote.fetch(cache, store, missing.keys(), texts, job.teacher, progress)
+        missing.refresh(store)
+    return before - len(missing)
+
+
+def _store_pending(cache: Cache, job: Job, store: ShardStore, missing: MissingRows) -> int:
+    """Store the rows that stopped workers left; ``missing`` loses them. Return how many they are."""
+    before = len(missing)
+    store_pending(cache.derived_folder, store, job.encode.shard_rows)
+    missing.refresh(store)
+    return before - len(missing)
 
 
 @contextmanager
-def _other_build(cache: Cache, part: KeyPart | None) -> Iterator[bool]:
-    """Yield True if another build into ``cache`` runs here; the two share the work. Parts share nothing."""
-    if part is not None:
-        yield False
-        return
-    lock, is_other = FileLock(cache.derived_folder / "build.lock"), False
+def _announced(cache: Cache, job: Job) -> Iterator[str]:
+    """Note that this process builds into ``cache``; yield host and process of another that does, or ``""``.
+
+    Nothing waits: two builds at once are safe. Parts share nothing.
+    """
+    holder, lock = cache.derived_folder / "build.json", FileLock(cache.derived_folder / "build.lock")
+    beside = ""
     try:
         make_directory(cache.derived_folder)
         lock.acquire(blocking=False)
+        write_json(holder, {"host": socket.gethostname(), "process": os.getpid()})
     except Timeout:
-        is_other = True
-    except (OSError, StorageError, NotImplementedError):
+        beside = _read_holder(holder) if job.part is None else ""
+    except (OSError, NotImplementedError):
         pass  # a read-only cache, or a file system without locks
+    if beside:
+        logging.getLogger(__name__).warning(
+            "another build (%s) is at work in %s: what it has stored is not encoded again",
+            beside,
+            cache.folder,
+        )
     try:
-        yield is_other
+        yield beside
     finally:
         lock.release()
 
 
-def _pool(
-    cache: Cache, job: Job, outputs: Sequence[BuildOutput]
-) -> AbstractContextManager[WorkerPool | None]:
+def _read_holder(path: Path) -> str:
+    with suppress(OSError, ValueError):
+        found = parsed_json(read_regular(path))
+        if isinstance(found, dict):
+            return f"host {str(found.get('host'))[:80]}, process {str(found.get('process'))[:20]}"
+    return "of another process"
+
+
+def _pool(cache: Cache, job: Job, store: ShardStore) -> AbstractContextManager[WorkerPool | None]:
     """Return the processes that share the work, None where this one does it all."""
     if job.encode.devices is None and job.encode.engine is None:
         return nullcontext()
     from embedcache.parallel.open_pool import open_pool
 
     job.teacher.unload()
-    return open_pool(cache, job.teacher, job.encode, outputs, None if job.remote is None else job.remote.url)
+    return open_pool(cache, job.teacher, job.encode, store, None if job.remote is None else job.remote.url)
 
 
 def _collect(
-    cache: Cache, job: Job, output: BuildOutput, texts: Corpus, missing: MissingRows, progress: Progress
+    cache: Cache, job: Job, store: ShardStore, texts: Corpus, missing: MissingRows, progress: Progress
 ) -> None:
     """Open the shards that workers have stored, and fetch those that they have pushed."""
-    output.store.open_new()
-    missing.refresh(output.store)
+    store.open_new()
+    missing.refresh(store)
     if job.remote is not None and len(missing):
         job.remote.list_again()
-        job.remote.fetch(cache, output.store, missing.keys(), texts, job.teacher, progress)
-        missing.refresh(output.store)
+        job.remote.fetch(cache, store, missing.keys(), texts, job.teacher, progress)
+        missing.refresh(store)
     if len(missing):
         raise StorageError(
             f"{len(missing):,} rows that workers have stored are not in {cache.folder}: look whether all "
@@ -258,7 +281,7 @@ def _collect(
 
 def _token_table(folder: Path, teacher: LazyTeacher) -> TokenTable | None:
     """Return the teacher's token embeddings from its model; None where the cache has them."""
-    if table_path(folder, next(iter(teacher.contracts.values()))).exists():
+    if table_path(folder, teacher.contract).exists():
         return None
     from embedcache.teacher.token_table import token_table_of
 

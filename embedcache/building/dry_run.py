@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from embedcache.building.encode import BuildOutput
+from embedcache.building.encode import refuse_untrained
 from embedcache.building.job import Job
 from embedcache.building.result import BuildResult, Estimate, ViewResult
 from embedcache.building.views import make_views
@@ -26,7 +26,6 @@ from embedcache.codecs import CODEC_NAMES, FLOAT_CODECS, get_codec, pq
 from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray, KeyIndex
 from embedcache.missing import MissingRows
 from embedcache.progress import Progress
-from embedcache.reuse import find_reusable
 from embedcache.store.base import Positions
 from embedcache.teacher.options import LOGITS
 from embedcache.teacher.served import ServedEncoder
@@ -63,33 +62,32 @@ def estimate_build(job: Job, progress: Progress) -> BuildResult:
     """Return the plan and the cost of a build; raises the errors of reading, and of loading the teacher."""
     with TemporaryDirectory(prefix="embedcache-dry-run-") as folder:
         scratch = Cache.create(folder)
-        outputs = job.open_outputs(job.cache or scratch)
+        store = job.open_store(job.cache or scratch)
         texts, views = _texts(job, scratch, progress)
-        distinct, wanted, remote_bytes, lacking = 0, 0, 0, []
-        stores = [_Planned(output.store, np.empty(0, dtype=KEY_DTYPE)) for output in outputs]
+        distinct, wanted, cached, fetched, remote_bytes, lacking = 0, 0, 0, 0, 0, []
+        planned = _Planned(store, np.empty(0, dtype=KEY_DTYPE))
         for some in texts:
             progress.phase("look up", len(some))
-            mask = np.zeros(len(some), dtype=np.bool_)
-            for output, store in zip(outputs, stores, strict=True):
-                missing = MissingRows.of(some, store, job.part)
-                if some is texts[0]:
-                    output.refuse_untrained(min(len(missing), job.encode.shard_rows), job.split_by)
-                rows, size = _rows_to_encode(job, output, missing, scratch)
-                mask[rows] = True
-                remote_bytes += size
-                if len(texts) > 1:
-                    store.keys = np.concatenate([store.keys, missing.keys()])
+            missing = MissingRows.of(some, planned, job.part)
+            if some is texts[0]:
+                refuse_untrained(store, min(len(missing), job.encode.shard_rows), job.split_by)
+            rows, size = _rows_to_encode(job, store, missing, scratch)
+            remote_bytes += size
+            if len(texts) > 1:
+                planned.keys = np.concatenate([planned.keys, missing.keys()])
             distinct, wanted = distinct + missing.distinct, wanted + missing.wanted
-            lacking.append(np.flatnonzero(mask))
+            cached, fetched = cached + missing.wanted - len(missing), fetched + len(missing) - len(rows)
+            lacking.append(rows)
         count, estimate = sum(map(len, lacking)), None
         if count:
-            sample = _sample(texts, lacking)
-            estimate = _estimate(job, outputs[0], sample, count, len(texts[0]), progress)
+            estimate = _estimate(job, _sample(texts, lacking), count, len(texts[0]), progress)
         return job.result(
             texts,
-            outputs,
+            store,
             distinct=distinct,
             wanted=wanted,
+            cached=cached,
+            fetched=fetched,
             encoded=count,
             views=views,
             remote_bytes=remote_bytes,
@@ -118,20 +116,14 @@ def _texts(job: Job, scratch: Cache, progress: Progress) -> tuple[list[Corpus], 
 
 
 def _rows_to_encode(
-    job: Job, output: BuildOutput, missing: MissingRows, scratch: Cache
+    job: Job, store: ShardStore, missing: MissingRows, scratch: Cache
 ) -> tuple[NDArray[np.int64], int]:
-    """Count where an output's rows would come from; return those to encode, and bytes to fetch."""
-    rows, keys, size = np.flatnonzero(missing.mask), missing.keys(), 0
-    output.result.cached += missing.wanted - len(rows)
-    found, _ = find_reusable(output.related, keys, output.store)
-    output.result.reused += int((found >= 0).sum())
-    rows, keys = rows[found < 0], keys[found < 0]
-    if job.remote is not None:
-        there, shards = job.remote.find(scratch, output.store.contract, output.store.codec_name, keys)
-        output.result.fetched += int(there.sum())
-        rows, size = rows[~there], sum(shard.bytes for shard in shards)
-    output.result.encoded += len(rows)
-    return rows, size
+    """Return the missing rows that no remote has, and the bytes that would be fetched for the others."""
+    rows = np.flatnonzero(missing.mask)
+    if job.remote is None:
+        return rows, 0
+    there, shards = job.remote.find(scratch, store.contract, store.codec_name, missing.keys())
+    return rows[~there], sum(shard.bytes for shard in shards)
 
 
 def _sample(texts: Sequence[Corpus], lacking: Sequence[NDArray[np.int64]]) -> list[str]:
@@ -143,12 +135,10 @@ def _sample(texts: Sequence[Corpus], lacking: Sequence[NDArray[np.int64]]) -> li
     return sample
 
 
-def _estimate(
-    job: Job, output: BuildOutput, sample: list[str], count: int, rows: int, progress: Progress
-) -> Estimate:
+def _estimate(job: Job, sample: list[str], count: int, rows: int, progress: Progress) -> Estimate:
     """Return the cost of encoding ``count`` texts of a corpus of ``rows`` rows."""
     encoder = job.teacher.encoder
-    size = _bytes(output.store.contract, output.result.encoded + output.result.reused)
+    size = _bytes(job.teacher.contract, count)
     if isinstance(encoder, ServedEncoder):
         of_sample, requests = encoder.estimate(sample)
         share = count / len(sample)

@@ -1,4 +1,4 @@
-"""Encoding: outputs of a teacher, the store of each, and missing texts encoded into them."""
+"""Encoding: the store of a teacher's output, and missing texts encoded into it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from embedcache.building.result import OutputResult
+from embedcache.building.pending import PendingWork
 from embedcache.cache import Cache
 from embedcache.codecs import FLOAT_CODECS, Vectors, check_codec_name, pq
 from embedcache.contract import Contract
@@ -22,11 +22,10 @@ from embedcache.keys import key_array
 from embedcache.live import keep_canary, refuse_changed_server
 from embedcache.missing import MissingRows
 from embedcache.progress import NO_PROGRESS, Progress
-from embedcache.reuse import default_codec, related_stores
 from embedcache.store import ShardStore, VectorBatch
-from embedcache.teacher.lazy import LazyTeacher, columns_of
+from embedcache.teacher.lazy import LazyTeacher, refuse_other_teacher
 from embedcache.teacher.load import Teacher, load_by_contract
-from embedcache.teacher.options import EMBEDDING, LOGITS, EncodeOptions, TeacherOptions
+from embedcache.teacher.options import LOGITS, EncodeOptions, TeacherOptions
 from embedcache.teacher.resolve import is_local, origin_of
 
 if TYPE_CHECKING:
@@ -46,60 +45,45 @@ class Texts(Protocol):
         ...
 
 
-@dataclass
-class BuildOutput:
-    """One output of a build.
+def open_store(cache: Cache, contract: Contract, encode: EncodeOptions) -> ShardStore:
+    """Open the store of a contract, in the codec asked for or that of stored vectors.
 
-    Attributes:
-        store: receives its vectors.
-        related: stores of the same teacher at another ``max_length``.
-        result: counts so far.
+    Raises:
+        InputError, ContractMismatchError, CorruptCacheError: as ``embedcache.cache.Cache.store``.
     """
+    return cache.store(contract, codec_of(contract.output, encode), encode.store)
 
-    store: ShardStore
-    related: list[ShardStore]
-    result: OutputResult
 
-    @classmethod
-    def open(cls, cache: Cache, name: str, contract: Contract, encode: EncodeOptions) -> BuildOutput:
-        """Open the store of the output of teacher ``name``, in the codec asked for or that of stored vectors.
+def needs_codebook(store: ShardStore) -> bool:
+    """Return whether the first shard of a store teaches its codebook."""
+    return store.codec_name == pq.NAME and not store.shards
 
-        Raises:
-            InputError, ContractMismatchError, CorruptCacheError: as ``embedcache.cache.Cache.store``.
-        """
-        codec = codec_of(contract.output, encode)
-        store = cache.store(contract, codec, encode.store)
-        related = related_stores(cache, contract)
-        codec = codec or default_codec(store, related)
-        if codec != store.codec_name:
-            store = cache.store(contract, codec, encode.store)
-        return cls(store, related, OutputResult(contract.output, name, contract.id, codec))
 
-    def refuse_untrained(self, rows: int, split_by: str = "") -> None:
-        """Raise ``InputError`` if a codebook is needed and cannot be learnt.
+def refuse_untrained(store: ShardStore, rows: int, split_by: str = "") -> None:
+    """Raise ``InputError`` if a codebook is needed and cannot be learnt.
 
-        Args:
-            rows: rows of the first shard, which it would be learnt from.
-            split_by: option that several processes share the work by; each would learn another codebook.
-        """
-        if self.store.codec_name != pq.NAME or self.store.shards:
-            return
-        if split_by:
-            raise InputError(
-                f"codec pq: with {split_by} each process would learn another codebook. Build a sample "
-                f"of the texts under another name without {split_by} first, or take another codec"
-            )
-        pq.refuse_too_few(rows)
+    Args:
+        store: the store.
+        rows: rows of the first shard, which it would be learnt from.
+        split_by: option that several processes share the work by; each would learn another codebook.
+    """
+    if not needs_codebook(store):
+        return
+    if split_by:
+        raise InputError(
+            f"codec pq: with {split_by} each process would learn another codebook. Build a sample "
+            f"of the texts under another name without {split_by} first, or take another codec"
+        )
+    pq.refuse_too_few(rows)
 
 
 def register(cache: Cache, teacher: LazyTeacher) -> None:
     """List a teacher in the cache; last, so that a rejected build leaves no empty teacher."""
-    for name, contract in teacher.contracts.items():
-        cache.register_teacher(name, contract, origin_of(teacher.source))
-        if teacher.source.server is not None:
-            cache.remember_model(contract, teacher.source.spec)
-        elif is_local(teacher.source):
-            cache.remember_model(contract, str(teacher.source.folder.resolve()))
+    cache.register_teacher(teacher.name, teacher.contract, origin_of(teacher.source))
+    if teacher.source.server is not None:
+        cache.remember_model(teacher.contract, teacher.source.spec)
+    elif is_local(teacher.source):
+        cache.remember_model(teacher.contract, str(teacher.source.folder.resolve()))
 
 
 def codec_of(output: str, encode: EncodeOptions) -> str | None:
@@ -109,21 +93,28 @@ def codec_of(output: str, encode: EncodeOptions) -> str | None:
     probabilities by up to 0.02.
 
     Raises:
-        InputError: if there is no such codec, or it cannot store logits and they are the only output.
+        InputError: if there is no such codec, or it cannot store logits.
     """
     asked = encode.codec if encode.codec is None else check_codec_name(encode.codec)
-    if output != LOGITS or asked is None or asked in FLOAT_CODECS:
-        return asked
-    if EMBEDDING not in encode.output:
+    if output == LOGITS and asked not in (None, *FLOAT_CODECS):
         raise InputError(f"codec {asked}: logits are stored as {' or '.join(FLOAT_CODECS)}")
-    return None
+    return asked
 
 
 @dataclass
 class Encoded:
-    """Counts of encoded texts: all, truncated ones, their tokens, and wall-clock seconds."""
+    """Counts of encoded texts: all, truncated ones, their tokens, and wall-clock seconds.
+
+    Attributes:
+        rows: texts whose vectors were stored.
+        resumed: those of them that a stopped build had encoded.
+        truncated: those of which the teacher saw only the beginning.
+        tokens: tokens encoded.
+        seconds: wall-clock seconds.
+    """
 
     rows: int = 0
+    resumed: int = 0
     truncated: int = 0
     tokens: int = 0
     seconds: float = 0.0
@@ -131,49 +122,50 @@ class Encoded:
 
 def encode_missing(
     texts: Texts,
-    missing: Sequence[MissingRows],
-    outputs: Sequence[BuildOutput],
+    missing: MissingRows,
+    store: ShardStore,
     encoder: TextEncoder,
     shard_rows: int,
     done: Encoded,
     *,
+    pending: PendingWork | None = None,
     watch: bool = True,
-    backwards: bool = False,
     progress: Progress = NO_PROGRESS,
 ) -> None:
-    """Encode the rows that any output lacks and store their vectors, a shard at a time in corpus order.
+    """Encode the rows that a store lacks and store their vectors, a shard at a time in corpus order.
 
-    Rows that another build has stored meanwhile are left out, whole shards at a time, if ``watch`` is given.
+    A codebook is learnt from a first shard of rows that are spread over the corpus. Rows that another build
+    has stored meanwhile are left out, whole shards at a time, if ``watch`` is given.
 
     Args:
         texts: the texts.
-        missing: the rows that each output lacks.
-        outputs: receive the vectors, each of a contract of ``encoder.teachers``.
+        missing: the rows that the store lacks.
+        store: receives the vectors.
         encoder: the teacher.
         shard_rows: rows per shard.
         done: counts what was encoded.
+        pending: keeps the batches of unfinished shards.
         watch: look for new shards before each shard; every one of them is read.
-        backwards: begin with the last shard, because another build has begun with the first.
         progress: receives the phase ``encode``.
 
     Raises:
+        ContractMismatchError: if the encoder is of another contract than the store.
         NonFiniteVectorError: if a vector holds NaN or infinity; shards before it are stored.
         TeacherError: if the teacher cannot encode a text.
         StorageError: if a store cannot be written.
+        KeyboardInterrupt: after Ctrl-C; it says how many rows of the unfinished shard are kept.
     """
-    lacking = replace(missing[0], mask=np.logical_or.reduce([rows.mask for rows in missing]))
-    progress.phase("encode", len(lacking))
+    refuse_other_teacher(encoder, store.contract)
+    progress.phase("encode", len(missing))
     started, counts, before = time.perf_counter(), encoder.counts, replace(encoder.counts)
     shown = 0
     taken: deque[NDArray[np.int64]] = deque()
 
     def windows() -> Iterator[list[str]]:
         others = 0
-        in_order = list(lacking.windows(shard_rows))
-        for rows in reversed(in_order) if backwards else in_order:
-            others += sum(output.store.open_new() for output in outputs) if watch else 0
-            keys = lacking.keys(rows)
-            if others and all((output.store.locate(keys) >= 0).all() for output in outputs):
+        for rows in missing.windows(shard_rows, spread_first=needs_codebook(store)):
+            others += store.open_new() if watch else 0
+            if others and (store.locate(missing.keys(rows)) >= 0).all():
                 progress.advance(len(rows))
                 continue
             taken.append(rows)
@@ -183,24 +175,30 @@ def encode_missing(
         nonlocal shown
         rate = (counts.tokens - before.tokens) / max(time.perf_counter() - started, 1e-9)
         progress.note(f"{rate:,.0f} tokens/s")
-        progress.advance(counts.rows - before.rows - shown)
-        shown = counts.rows - before.rows
+        ready = counts.rows + counts.resumed - before.rows - before.resumed
+        progress.advance(ready - shown)
+        shown = ready
+        if pending is not None:
+            pending.keep_if_due()
 
-    # Closed at once where storing fails: windows that are worked on ahead would keep the process from ending.
-    with closing(encoder.encode_windows(windows(), report)) as results:
-        for encoded in results:
-            rows = taken.popleft()
-            _refuse_non_finite(encoded, texts, rows)
-            for output, lacked in zip(outputs, missing, strict=True):
-                own = lacked.mask[rows]
-                vectors = encoded.vectors[own, columns_of(encoder, output.store.contract)]
-                seen = encoded.tokens[own], encoded.truncated[own]
-                keys = lacked.keys(rows[own])
-                output.store.put(VectorBatch(keys, np.ascontiguousarray(vectors), *seen, encoder.provenance))
-                output.result.encoded += len(keys)
-            done.rows += len(rows)
-            done.truncated += int(encoded.truncated.sum())
-            report()
+    try:
+        # Closed at once where storing fails: windows that are worked on ahead would keep the process alive.
+        with closing(encoder.encode_windows(windows(), report, pending)) as results:
+            for encoded in results:
+                rows = taken.popleft()
+                _refuse_non_finite(encoded, texts, rows)
+                store.put(VectorBatch(missing.keys(rows), *encoded, encoder.provenance))
+                if pending is not None:
+                    pending.stored()
+                done.rows += len(rows)
+                done.truncated += int(encoded.truncated.sum())
+                report()
+    except BaseException as error:
+        kept = 0 if pending is None else pending.stop()
+        if isinstance(error, KeyboardInterrupt) and kept:
+            raise KeyboardInterrupt(f"and {kept:,} rows of the unfinished shard are kept") from error
+        raise
+    done.resumed += counts.resumed - before.resumed
     done.tokens += counts.tokens - before.tokens
     done.seconds += time.perf_counter() - started
 
@@ -238,17 +236,17 @@ def encode_texts(
         teacher = load_by_contract(source, held.contract, name=held.name, remedy=remedy, device="auto")
     options = EncodeOptions(backend="torch")  # a few texts do not pay for converting a model
     lazy = LazyTeacher(teacher, options, cache.derived_folder)
-    ((name, contract),) = lazy.contracts.items()
-    cache.refuse_other_contract(name, contract)
-    output = BuildOutput.open(cache, name, contract, options)
-    refuse_changed_server(output.store, cache.corpora, lazy.vectors)
+    contract = lazy.contract
+    cache.refuse_other_contract(lazy.name, contract)
+    store = open_store(cache, contract, options)
+    refuse_changed_server(store, cache.corpora, lazy.vectors)
     distinct = list(dict.fromkeys(texts))
     keys = key_array(distinct)
-    missing = MissingRows(len(keys), len(keys), output.store.locate(keys) < 0, [keys])
+    missing = MissingRows(len(keys), len(keys), store.locate(keys) < 0, [keys])
     if len(missing):
         register(cache, lazy)
-        encode_missing(_TextList(distinct), [missing], [output], lazy.encoder, options.shard_rows, Encoded())
-        keep_canary(output.store, lazy)
-        output.store.finish()
+        encode_missing(_TextList(distinct), missing, store, lazy.encoder, options.shard_rows, Encoded())
+        keep_canary(store, lazy)
+        store.finish()
         lazy.note(cache.derived_folder)
     return cache.lookup(texts, contract.id)

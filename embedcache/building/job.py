@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embedcache.building.encode import BuildOutput, codec_of
+from embedcache.building.encode import codec_of, open_store
 from embedcache.building.result import BuildResult
 from embedcache.building.views import plan_views_of
 from embedcache.cache import Cache
@@ -22,8 +22,16 @@ from embedcache.errors import InputError
 from embedcache.live import refuse_changed_server
 from embedcache.missing import KeyPart
 from embedcache.progress import Progress
+from embedcache.store import ShardStore
 from embedcache.teacher.lazy import LazyTeacher
-from embedcache.teacher.options import EMBEDDING, ENGINES, EncodeOptions, TeacherOptions, parse_devices
+from embedcache.teacher.options import (
+    EMBEDDING,
+    ENGINES,
+    EncodeOptions,
+    TeacherOptions,
+    check_output,
+    parse_devices,
+)
 from embedcache.views.plan import ViewOptions
 
 if TYPE_CHECKING:
@@ -41,7 +49,7 @@ class Job:
         name: the corpus's name.
         unchanged: the corpus, where the cache has it and its sources have not changed since.
         report: counts of the rows read so far.
-        teacher: the teacher; its contracts are known.
+        teacher: the teacher; its contract is known.
         part: part of the texts to encode; None for all.
         planned: views, ready to make.
         remote: remote to fetch from.
@@ -91,10 +99,10 @@ class Job:
                 raise InputError(
                     "require_signature: workers of an engine push unsigned; leave one of them out"
                 )
-        # This loads the teacher unless its contracts are noted.
-        for own_name, contract in self.teacher.contracts.items():
-            if self.cache is not None:
-                self.cache.refuse_other_contract(own_name, contract)
+        # This loads the teacher unless its contract is noted.
+        contract = self.teacher.contract
+        if self.cache is not None:
+            self.cache.refuse_other_contract(self.teacher.name, contract)
 
     def _unchanged_corpus(self, cache: Cache) -> Corpus | None:
         note, folder = read_note(cache.derived_folder, self.name), cache.corpora_folder / self.name
@@ -112,16 +120,15 @@ class Job:
         names = ("part", "devices", "engine")
         return next((name for name in names if getattr(self.encode, name) is not None), "")
 
-    def open_outputs(self, cache: Cache) -> list[BuildOutput]:
-        """Open the store of each output in ``cache``; errors as ``BuildOutput.open``.
+    def open_store(self, cache: Cache) -> ShardStore:
+        """Open the teacher's store in ``cache``; errors as ``embedcache.building.encode.open_store``.
 
         Raises:
             ContractMismatchError: also if a served teacher is not the one of the stored vectors.
         """
-        outputs = [BuildOutput.open(cache, *named, self.encode) for named in self.teacher.contracts.items()]
-        for output in outputs:
-            refuse_changed_server(output.store, cache.corpora, self.teacher.vectors)
-        return outputs
+        store = open_store(cache, self.teacher.contract, self.encode)
+        refuse_changed_server(store, cache.corpora, self.teacher.vectors)
+        return store
 
     def read_corpus(self, cache: Cache, progress: Progress) -> Corpus:
         """Read the sources into a corpus of ``cache``.
@@ -133,19 +140,22 @@ class Job:
             cache, self.name, self.sources, self.read, self.report, progress, overwrite=self.overwrite
         )
 
-    def result(self, texts: Sequence[Corpus], outputs: Sequence[BuildOutput], **counts: Any) -> BuildResult:
+    def result(self, texts: Sequence[Corpus], store: ShardStore, **counts: Any) -> BuildResult:
         """Return the result of this build.
 
         Args:
             texts: its corpus, and the views that are encoded.
-            outputs: its outputs.
+            store: the store of its vectors.
             counts: further fields of the result.
         """
         return BuildResult(
             corpus=self.name,
+            teacher=self.teacher.name,
+            contract_id=self.teacher.contract.id,
+            output=self.teacher.contract.output,
+            codec=store.codec_name,
             rows=len(texts[0]),
             texts=sum(map(len, texts)),
-            outputs=tuple(output.result for output in outputs),
             column=self.report.column,
             example=texts[0].texts(np.arange(1))[0],
             skipped=dict(texts[0].info.skipped),
@@ -166,8 +176,8 @@ def _for_quantized(quantize: str, encode: EncodeOptions) -> EncodeOptions:
 def _check(encode: EncodeOptions) -> None:
     if encode.shard_rows < 1:
         raise InputError(f"shard_rows {encode.shard_rows}: expected at least 1")
-    for output in encode.output.split(","):
-        codec_of(output.strip(), encode)
+    check_output(encode.output)
+    codec_of(encode.output, encode)
     if encode.devices is not None and encode.device != "auto":
         raise InputError(f"device {encode.device} and devices {encode.devices}: leave one of them out")
     if encode.engine not in (None, *ENGINES):
@@ -176,8 +186,8 @@ def _check(encode: EncodeOptions) -> None:
         raise InputError(f"engine {encode.engine} and devices {encode.devices}: leave one of them out")
     if encode.engine is None and encode.address is not None:
         raise InputError(f"address {encode.address} is that of a cluster: give engine ray as well")
-    if encode.token_embeddings and EMBEDDING not in encode.output:
-        raise InputError("token_embeddings needs output embedding or embedding,logits")
+    if encode.token_embeddings and encode.output != EMBEDDING:
+        raise InputError(f"token_embeddings needs output {EMBEDDING}, found {encode.output}")
 
 
 def read_corpus(

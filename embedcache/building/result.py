@@ -6,33 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
-@dataclass
-class OutputResult:
-    """Rows of one output of the teacher.
-
-    Attributes:
-        output: ``embedding`` or ``logits``.
-        teacher: name in the cache.
-        contract_id: sha256 of its contract.
-        codec: codec of new vectors.
-        cached: distinct texts that were in the cache.
-        reused: rows taken over from the same teacher at another ``max_length``.
-        fetched: rows that came from a remote.
-        encoded: rows the teacher encoded.
-        bytes_written: size of the new shards.
-    """
-
-    output: str
-    teacher: str
-    contract_id: str
-    codec: str
-    cached: int = 0
-    reused: int = 0
-    fetched: int = 0
-    encoded: int = 0
-    bytes_written: int = 0
-
-
 @dataclass(frozen=True)
 class ViewResult:
     """Outcome of a view.
@@ -56,7 +29,7 @@ class Estimate:
         tokens: tokens to encode, of a served teacher a token for every four characters; None where the
             teacher has no fast tokenizer.
         truncated_share: share of the missing texts that the teacher would truncate.
-        bytes: size of the new shards by codec, of the first output.
+        bytes: size of the new shards by codec.
         seconds: time to encode on this machine; None where the teacher is served.
         epoch_seconds: time of the teacher in an epoch of a training that runs it on every row.
         epochs_to_pay: number of such epochs that cost as much as the build.
@@ -80,14 +53,21 @@ class BuildResult:
 
     Attributes:
         corpus: name of the corpus.
+        teacher: name of the teacher in the cache.
+        contract_id: sha256 of its contract.
+        output: ``embedding`` or ``logits``.
+        codec: codec of new vectors.
         rows: rows of the corpus.
         texts: rows of the corpus and of each view that is encoded.
         distinct: distinct texts of the corpus and of each of these views.
         wanted: those of them that the build is to have vectors of: all, or those of its part.
+        cached: those of them whose vectors were in the cache.
+        fetched: vectors that came from a remote.
         encoded: texts the teacher encoded.
-        outputs: rows of each output of the teacher, where they came from.
+        resumed: texts that a stopped build had encoded.
         truncated: encoded texts of which the teacher saw only the beginning.
         tokens: tokens encoded.
+        bytes_written: size of the new shards.
         seconds: wall-clock seconds of the build.
         encode_seconds: seconds of encoding and storing.
         column: column the texts were read from; None for plain text.
@@ -97,6 +77,7 @@ class BuildResult:
         not_asked: source rows left out by conditions on rows.
         part: part of the texts that was asked for, such as ``1/3``; None for all.
         views: views that were made or found.
+        beside: host and process of another build into the cache at the same time; empty if there was none.
         remote: URL of the remote that was read.
         remote_bytes: bytes that came from it.
         verdicts: comparisons of its vectors with the teacher's.
@@ -107,14 +88,21 @@ class BuildResult:
     """
 
     corpus: str
+    teacher: str
+    contract_id: str
+    output: str
+    codec: str
     rows: int
     texts: int
     distinct: int
     wanted: int
-    encoded: int
-    outputs: tuple[OutputResult, ...]
+    cached: int = 0
+    fetched: int = 0
+    encoded: int = 0
+    resumed: int = 0
     truncated: int = 0
     tokens: int = 0
+    bytes_written: int = 0
     seconds: float = 0.0
     encode_seconds: float = 0.0
     column: str | None = None
@@ -124,39 +112,10 @@ class BuildResult:
     not_asked: int = 0
     part: str | None = None
     views: tuple[ViewResult, ...] = ()
+    beside: str = ""
     remote: str | None = None
     remote_bytes: int = 0
     verdicts: tuple[str, ...] = ()
     quantized: tuple[float, float] | None = None
     estimate: Estimate | None = None
     dry_run: bool = False
-
-    @property
-    def teacher(self) -> str:
-        """Name of the teacher; of several outputs the first one's."""
-        return self.outputs[0].teacher
-
-    @property
-    def contract_id(self) -> str:
-        """Digest of the contract of the first output."""
-        return self.outputs[0].contract_id
-
-    @property
-    def cached(self) -> int:
-        """Distinct texts whose vectors were in the cache, of the first output."""
-        return self.outputs[0].cached
-
-    @property
-    def reused(self) -> int:
-        """Vectors taken over from another ``max_length``, of the first output."""
-        return self.outputs[0].reused
-
-    @property
-    def fetched(self) -> int:
-        """Vectors that came from a remote, of the first output."""
-        return self.outputs[0].fetched
-
-    @property
-    def bytes_written(self) -> int:
-        """Size of all new shards."""
-        return sum(output.bytes_written for output in self.outputs)

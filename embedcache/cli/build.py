@@ -101,14 +101,12 @@ def _texts(result: BuildResult) -> Iterator[tuple[str, object]]:
 
 
 def _vectors(result: BuildResult) -> Iterator[tuple[str, object]]:
-    encoded = "to encode" if result.dry_run else "encoded"
-    for one in result.outputs:
-        of = "" if len(result.outputs) == 1 else f" {one.output} as {one.teacher}"
-        yield f"cached{of}", _some(one.cached, "were in the cache")
-        yield f"reused{of}", _some(one.reused, "from the same teacher at another max_length")
-        yield f"fetched{of}", _some(one.fetched, f"from {result.remote}")
-        yield f"{encoded}{of}", one.encoded or "0"
-        yield f"written{of}", f"{size(one.bytes_written)} as {one.codec}" if one.bytes_written else ""
+    yield "cached", _some(result.cached, "were in the cache")
+    yield "fetched", _some(result.fetched, f"from {result.remote}")
+    yield "resumed", _some(result.resumed, "a stopped build had encoded")
+    yield "to encode" if result.dry_run else "encoded", result.encoded or "0"
+    yield "written", f"{size(result.bytes_written)} as {result.codec}" if result.bytes_written else ""
+    yield "beside", f"another build: {result.beside}" if result.beside else ""
     yield "from the remote", size(result.remote_bytes) if result.remote_bytes else ""
     yield from (("sample", verdict) for verdict in result.verdicts)
     yield "truncated", _some(result.truncated, "of the encoded were longer than the teacher reads")

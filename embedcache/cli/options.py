@@ -126,9 +126,10 @@ live_teacher_options = all_of(
 encode_options = all_of(
     click.option(
         "--output",
+        type=click.Choice(["embedding", "logits"]),
         default="embedding",
         show_default=True,
-        help="embedding, logits (of the teacher's classifier), or embedding,logits.",
+        help="Sentence vectors, or logits of the teacher's classifier.",
     ),
     choice("--codec", CODEC_NAMES, "Codec of the vectors.  [default: float16]"),
     choice("--store", STORE_KINDS, "A file a shard, or one LMDB file.  [default: arrow]"),

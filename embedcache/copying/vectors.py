@@ -29,7 +29,9 @@ Stores = Mapping[str, ShardStore]
 
 @dataclass
 class VectorConflict:
-    """Texts with different vectors in two caches, all computed in the same two ways.
+    """Conflicting texts: two caches hold different vectors for them.
+
+    All were computed in the same two ways.
 
     Attributes:
         teacher: its name.
@@ -69,13 +71,13 @@ class Rows:
     Attributes:
         folder: folder of the cache the shard lies in.
         store: its store.
-        shard: the shard.
+        name: name of the shard.
         rows: int64, shape (n,), ascending.
     """
 
     folder: str
     store: ShardStore
-    shard: Shard
+    name: str
     rows: NDArray[np.int64]
 
     def __len__(self) -> int:
@@ -84,7 +86,12 @@ class Rows:
 
     def __getitem__(self, places: NDArray[np.integer] | Mask | slice) -> Rows:
         """Return some of the rows."""
-        return Rows(self.folder, self.store, self.shard, self.rows[places])
+        return Rows(self.folder, self.store, self.name, self.rows[places])
+
+    @property
+    def shard(self) -> Shard:
+        """The shard, opened when it is asked for."""
+        return self.store.shard(self.name)
 
     @property
     def keys(self) -> KeyArray:
@@ -159,11 +166,11 @@ def plan_vectors(
     for folder, store in (*target.items(), *order):
         for shard, own in store.own_rows():
             some = own if wanted is None else own & (wanted.locate(shard.keys) >= 0)
-            found.setdefault(shard.name, Rows(folder, store, shard, np.flatnonzero(some)))
+            found.setdefault(shard.name, Rows(folder, store, shard.name, np.flatnonzero(some)))
     # Of a key in several shards the first row is taken.
     ranked = sorted(found.values(), key=lambda one: one.coarseness)
-    index = sort_keys([one.keys for one in ranked])
     starts = np.cumsum([0, *map(len, ranked)])
+    index = sort_keys(lambda: (one.keys for one in ranked), int(starts[-1]))
     progress.phase(f"compare {teacher}", int(starts[-1]))
     chosen, conflicts = list[Rows](), dict[bytes, VectorConflict]()
     is_whole = wanted is None and options.codec is None and options.shard_rows is None
@@ -222,8 +229,10 @@ def _batches(rows: Sequence[Rows], codec: str | None, shard_rows: int) -> Iterat
         used = new if new is not None and group[0].is_finer(codec) else group[0].shard.codec
         starts = np.cumsum([0, *map(len, group)])
         for begin in range(0, int(starts[-1]), shard_rows):
-            cut = np.clip(np.array([begin, begin + shard_rows]) - starts[:-1, None], 0, None)
-            pieces = [one[a:b] for one, (a, b) in zip(group, cut.tolist(), strict=True)]
+            end = begin + shard_rows
+            first, last = np.searchsorted(starts[:-1], [begin, end], side="right") - 1
+            cut = zip(group[first : last + 1], starts[first : last + 1].tolist(), strict=True)
+            pieces = [one[max(begin - start, 0) : max(end - start, 0)] for one, start in cut]
             yield used, [piece for piece in pieces if len(piece)]
 
 
@@ -253,7 +262,7 @@ def write_vectors(plan: VectorPlan, store: ShardStore, codebooks: Path, progress
         if isinstance(codec, pq.PQCodec) and not (codebooks / f"{codec.codebook}.npy").exists():
             pq.save(codebooks, codec)
     for one in plan.whole:
-        store.put_raw(one.shard.name, one.store.container.open(one.shard.name))
+        store.put_raw(one.name, one.store.container.open(one.name))
         progress.advance()
     for codec, pieces in plan.batches:
         stored, error = _encoded(codec, pieces)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from uuid import uuid4
 
-from embedcache.building.encode import BuildOutput
 from embedcache.cache import Cache
 from embedcache.codecs import pq
 from embedcache.errors import InputError
@@ -15,7 +14,8 @@ from embedcache.fsio import write_bytes
 from embedcache.parallel.pool import PUSHED_SECONDS, WINDOW_SECONDS, WorkerPool
 from embedcache.parallel.process_engine import ProcessEngine
 from embedcache.parallel.ray_engine import RayEngine
-from embedcache.parallel.worker import OutputSetup, WorkerSetup
+from embedcache.parallel.worker import WorkerSetup
+from embedcache.store import ShardStore
 from embedcache.teacher.lazy import LazyTeacher
 from embedcache.teacher.options import EncodeOptions, parse_devices
 
@@ -25,7 +25,7 @@ def open_pool(
     cache: Cache,
     teacher: LazyTeacher,
     encode: EncodeOptions,
-    outputs: Sequence[BuildOutput],
+    store: ShardStore,
     remote: str | None = None,
 ) -> Iterator[WorkerPool]:
     """Yield the pool of a build with ``devices`` or ``engine``; its workers end with the block.
@@ -34,7 +34,7 @@ def open_pool(
         cache: the cache.
         teacher: the teacher.
         encode: options of the build.
-        outputs: its outputs.
+        store: the store of the teacher's vectors.
         remote: URL of the remote that workers push to where they do not see the cache.
 
     Raises:
@@ -42,9 +42,17 @@ def open_pool(
         StorageError: if the cache cannot be written.
         RemoteError: if the remote cannot be reached.
     """
+    if store.kind != "arrow":
+        raise InputError(
+            f"the cache keeps {teacher.name!r} in one {store.kind} file, which one process writes: "
+            "leave devices and engine out, or take store arrow"
+        )
     own = replace(encode, part=None, devices=None, engine=None, address=None)
     folder = cache.folder.resolve()
-    setup = WorkerSetup(teacher.portable(), own, folder, tuple(map(_output_setup, outputs)))
+    setup = WorkerSetup(
+        *(teacher.portable(), own, folder, teacher.name, store.contract, store.codec_name),
+        codebook_in=_codebook_in(store),
+    )
     if encode.devices is not None:
         from embedcache.teacher.encode import available_cores
 
@@ -71,13 +79,8 @@ def open_pool(
         marker.unlink(missing_ok=True)
 
 
-def _output_setup(output: BuildOutput) -> OutputSetup:
-    store = output.store
-    if store.kind != "arrow":
-        raise InputError(
-            f"the cache keeps {output.result.teacher!r} in one {store.kind} file, which one process writes: "
-            "leave devices and engine out, or take store arrow"
-        )
-    shards = store.shards if store.codec_name == pq.NAME else ()
-    codebook_in = next((shard.name for shard in shards if shard.header.codebook), None)
-    return OutputSetup(output.result.teacher, store.contract, store.codec_name, codebook_in)
+def _codebook_in(store: ShardStore) -> str | None:
+    """Return the name of a shard with the codebook of new rows, if there is one."""
+    if store.codec_name != pq.NAME:
+        return None
+    return next((shard.name for shard in store.shards if shard.header.codebook), None)

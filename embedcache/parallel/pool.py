@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, Protocol, TypeVar
 
-from embedcache.building.encode import BuildOutput, Encoded
+from embedcache.building.encode import Encoded
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import WorkerError
 from embedcache.missing import MissingRows
 from embedcache.parallel.window import Window, Windows, one_line
-from embedcache.parallel.worker import WindowResult
 from embedcache.progress import Progress
 
 T = TypeVar("T")
@@ -45,7 +44,7 @@ class Engine(Protocol):
         """Start a worker in a slot, in place of one that ended; done when its teacher is loaded."""
         ...
 
-    def encode(self, slot: int, window: Window) -> Future[WindowResult]:
+    def encode(self, slot: int, window: Window) -> Future[Encoded]:
         """Have the worker in a slot encode and store a window."""
         ...
 
@@ -81,15 +80,8 @@ class WorkerPool:
         self._losses: Counter[int] = Counter()
         self._rates: dict[int, float] = {}
 
-    def encode(
-        self,
-        texts: Corpus,
-        missing: Sequence[MissingRows],
-        outputs: Sequence[BuildOutput],
-        encoded: Encoded,
-        progress: Progress,
-    ) -> None:
-        """Have the rows that any output lacks encoded and stored; ``outputs`` and ``encoded`` count them.
+    def encode(self, texts: Corpus, missing: MissingRows, encoded: Encoded, progress: Progress) -> None:
+        """Have missing rows encoded and stored; ``encoded`` counts them.
 
         Raises:
             WorkerError: if no worker is left, or a window ends one worker after the other.
@@ -111,7 +103,7 @@ class WorkerPool:
             for future in finished:
                 slot, window = self._pending.pop(future)
                 try:
-                    done: WindowResult | None = engine.result(future)
+                    done: Encoded | None = engine.result(future)
                 except engine.losses as error:
                     if window is not None:
                         windows.give_back(window, error)
@@ -119,8 +111,8 @@ class WorkerPool:
                     continue
                 self._idle.append(slot)
                 if window is not None and done is not None:
-                    self._losses[slot], self._rates[slot] = 0, len(window.rows) / done.encoded.seconds
-                    _add(done, encoded, outputs)
+                    self._losses[slot], self._rates[slot] = 0, len(window.rows) / done.seconds
+                    _add(done, encoded)
                     progress.advance(len(window.rows))
             rate = (encoded.tokens - tokens) / (time.perf_counter() - began)
             progress.note(f"{rate:,.0f} tokens/s, {self._busy} of {engine.slots} workers")
@@ -147,9 +139,8 @@ class WorkerPool:
             self._engine.close()
 
 
-def _add(done: WindowResult, encoded: Encoded, outputs: Sequence[BuildOutput]) -> None:
-    encoded.rows += done.encoded.rows
-    encoded.truncated += done.encoded.truncated
-    encoded.tokens += done.encoded.tokens
-    for output, rows in zip(outputs, done.stored, strict=True):
-        output.result.encoded += rows
+def _add(done: Encoded, encoded: Encoded) -> None:
+    encoded.rows += done.rows
+    encoded.resumed += done.resumed
+    encoded.truncated += done.truncated
+    encoded.tokens += done.tokens

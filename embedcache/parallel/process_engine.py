@@ -12,8 +12,9 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
 from typing import TypeVar
 
+from embedcache.building.encode import Encoded
 from embedcache.parallel.window import Window
-from embedcache.parallel.worker import WindowResult, Worker, WorkerSetup
+from embedcache.parallel.worker import Worker, WorkerSetup
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -46,7 +47,7 @@ class ProcessEngine:
         theirs.close()
         return future
 
-    def encode(self, slot: int, window: Window) -> Future[WindowResult]:
+    def encode(self, slot: int, window: Window) -> Future[Encoded]:
         """Have a process encode a window."""
         return self._submit(slot, _encode, window)
 
@@ -95,5 +96,5 @@ def _load(setup: WorkerSetup) -> None:
     _loaded.append(Worker(setup))
 
 
-def _encode(window: Window) -> WindowResult:
+def _encode(window: Window) -> Encoded:
     return _loaded[0].encode(window)

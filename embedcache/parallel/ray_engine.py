@@ -10,9 +10,10 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from embedcache.building.encode import Encoded
 from embedcache.errors import InputError, MissingExtraError, WorkerError
 from embedcache.parallel.window import Window, one_line
-from embedcache.parallel.worker import WindowResult, Worker, WorkerSetup
+from embedcache.parallel.worker import Worker, WorkerSetup
 
 T = TypeVar("T")
 
@@ -75,7 +76,7 @@ class RayEngine:
         self._actors[slot] = self._class.options(**needs).remote()
         return self._future(self._actors[slot].load.remote(setup))
 
-    def encode(self, slot: int, window: Window) -> Future[WindowResult]:
+    def encode(self, slot: int, window: Window) -> Future[Encoded]:
         """Have an actor encode a window."""
         return self._future(self._actors[slot].encode.remote(window))
 
@@ -126,5 +127,5 @@ class _Actor:
     def load(self, setup: WorkerSetup) -> None:
         self._worker = Worker(setup)
 
-    def encode(self, window: Window) -> WindowResult:
+    def encode(self, window: Window) -> Encoded:
         return self._worker.encode(window)

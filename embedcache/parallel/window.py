@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,13 +28,11 @@ class Window:
     Attributes:
         of: title of the corpus or view.
         rows: their rows in it, ascending, shape (n,).
-        wanted: for each output of the teacher, which of the rows it lacks: bool, shape (outputs, n).
         lines: the texts.
     """
 
     of: str
     rows: NDArray[np.int64]
-    wanted: NDArray[np.bool_]
     lines: list[str]
 
     def texts(self, rows: NDArray[np.int64]) -> list[str]:
@@ -51,22 +48,21 @@ class Window:
 
 
 class Windows:
-    """Windows of the rows that outputs lack, cut when they are asked for.
+    """Windows of missing rows, cut when they are asked for.
 
     While there is enough left, a window holds whole shards, and they are those of a build by one process.
 
     Args:
         texts: a corpus or view.
-        missing: rows that each output lacks.
+        missing: the rows without a vector.
         shard_rows: rows per shard.
 
     Attributes:
         left: rows not handed out to a worker.
     """
 
-    def __init__(self, texts: Corpus, missing: Sequence[MissingRows], shard_rows: int) -> None:
-        self._texts, self._missing, self._shard_rows = texts, missing, shard_rows
-        self._mask = np.logical_or.reduce([rows.mask for rows in missing])
+    def __init__(self, texts: Corpus, missing: MissingRows, shard_rows: int) -> None:
+        self._texts, self._mask, self._shard_rows = texts, missing.mask, shard_rows
         self._returned: deque[Window] = deque()
         self._ended: Counter[int] = Counter()
         self._row, self.left = 0, int(self._mask.sum())
@@ -91,8 +87,7 @@ class Windows:
             count = max(1, shards) * self._shard_rows
         taken = self._cut(min(count, self.left))
         self.left -= len(taken)
-        wanted = np.stack([rows.mask[taken] for rows in self._missing])
-        return Window(self._texts.title, taken, wanted, self._texts.texts(taken))
+        return Window(self._texts.title, taken, self._texts.texts(taken))
 
     def _cut(self, count: int) -> NDArray[np.int64]:
         """Return the next rows; the numbers of all would take 8 bytes each."""

@@ -8,8 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from embedcache.building.encode import BuildOutput, Encoded, encode_missing, register
-from embedcache.building.result import OutputResult
+import numpy as np
+
+from embedcache.building.encode import Encoded, encode_missing, register
+from embedcache.building.pending import PendingWork
 from embedcache.cache import Cache
 from embedcache.codecs import pq
 from embedcache.contract import Contract, describe_differences
@@ -23,28 +25,9 @@ from embedcache.teacher.lazy import LazyTeacher
 from embedcache.teacher.options import EncodeOptions, TeacherOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pyarrow as pa
 
     from embedcache.teacher.text_encoder import TextEncoder
-
-
-@dataclass(frozen=True)
-class OutputSetup:
-    """An output of the teacher, and how its vectors are stored.
-
-    Attributes:
-        name: name in the cache.
-        contract: its contract.
-        codec: codec of new vectors.
-        codebook_in: a shard with the codebook of codec ``pq``, if any.
-    """
-
-    name: str
-    contract: Contract
-    codec: str
-    codebook_in: str | None
 
 
 @dataclass(frozen=True)
@@ -55,7 +38,10 @@ class WorkerSetup:
         teacher: the teacher to load.
         encode: options of encoding, with the worker's own device and threads.
         folder: the cache's folder.
-        outputs: the outputs to store.
+        name: the teacher's name in the cache.
+        contract: contract of its vectors.
+        codec: codec of new vectors.
+        codebook_in: a shard with the codebook of codec ``pq``, if any.
         marker: file in the folder, which shows a worker on another machine that it sees the folder; None
             where every worker does.
         remote: URL of the remote that a worker pushes to if it does not see the folder.
@@ -64,22 +50,12 @@ class WorkerSetup:
     teacher: TeacherOptions | TextEncoder
     encode: EncodeOptions
     folder: Path
-    outputs: tuple[OutputSetup, ...]
+    name: str
+    contract: Contract
+    codec: str
+    codebook_in: str | None = None
     marker: Path | None = None
     remote: str | None = None
-
-
-@dataclass(frozen=True)
-class WindowResult:
-    """A window that is stored.
-
-    Attributes:
-        encoded: counts of its texts.
-        stored: rows stored of each output.
-    """
-
-    encoded: Encoded
-    stored: tuple[int, ...]
 
 
 class Worker:
@@ -96,16 +72,19 @@ class Worker:
         if not self._sees:
             self._refuse_apart()
         self._teacher = LazyTeacher(setup.teacher, setup.encode)
-        found = {teacher.contract.output: teacher.contract for teacher in self._teacher.encoder.teachers}
-        for output in setup.outputs:
-            if differences := output.contract.differences(found[output.contract.output]):
-                raise ContractMismatchError(
-                    f"a worker found another teacher as {output.name!r} "
-                    f"({describe_differences(differences)}): put the same model on every machine",
-                    differences,
-                )
-        cache = Cache(setup.folder) if self._sees else None
-        self._stores = [] if cache is None else [_open_store(cache, one) for one in setup.outputs]
+        if differences := setup.contract.differences(self._teacher.encoder.teacher.contract):
+            raise ContractMismatchError(
+                f"a worker found another teacher as {setup.name!r} ({describe_differences(differences)}): "
+                "put the same model on every machine",
+                differences,
+            )
+        if self._sees:
+            self._cache, self._store = Cache(setup.folder), _open_store(Cache(setup.folder), setup)
+            return
+        # One cache for all windows: it remembers the remote's manifests from push to push.
+        self._scratch = TemporaryDirectory(prefix="embedcache-worker-")
+        self._cache = Cache.create(self._scratch.name)
+        register(self._cache, self._teacher)
 
     def _refuse_apart(self) -> None:
         where = f"{socket.gethostname()} does not see {self._setup.folder}"
@@ -114,47 +93,43 @@ class Worker:
                 f"{where}: put the cache into a folder that all machines share, or give a remote, which "
                 "the vectors then go through"
             )
-        if any(output.codec == pq.NAME for output in self._setup.outputs):
+        if self._setup.codec == pq.NAME:
             raise InputError(f"{where}, where the codebook of codec pq is: take another codec")
 
-    def encode(self, window: Window) -> WindowResult:
-        """Encode a window and commit its shards, or push them.
+    def encode(self, window: Window) -> Encoded:
+        """Encode a window and commit its shards, or push them; return the counts of its texts.
 
         Raises:
             NonFiniteVectorError, TeacherError, StorageError: as ``encode_missing``.
             RemoteError: if they cannot be pushed.
         """
         if self._sees:
-            return self._encode_into(self._stores, window)
+            return self._encode_into(self._store, window)
         from embedcache.share.push import push
 
-        with TemporaryDirectory(prefix="embedcache-worker-") as folder:
-            cache = Cache.create(folder)
-            register(cache, self._teacher)
-            stores = [cache.store(output.contract, output.codec) for output in self._setup.outputs]
-            done = self._encode_into(stores, window)
-            push(folder, str(self._setup.remote), message=f"{len(window.rows):,} rows of {window.of}")
+        store = self._cache.store(self._setup.contract, self._setup.codec)
+        done = self._encode_into(store, window)
+        message = f"{len(window.rows):,} rows of {window.of}"
+        push(self._cache.folder, str(self._setup.remote), message=message)
+        for name in store.shard_names:
+            store.container.remove(name)
         return done
 
-    def _encode_into(self, stores: Sequence[ShardStore], window: Window) -> WindowResult:
+    def _encode_into(self, store: ShardStore, window: Window) -> Encoded:
         keys, encoded = key_array(window.lines), Encoded()
-        missing = [MissingRows(len(keys), len(keys), mask, [keys]) for mask in window.wanted]
-        outputs = [
-            BuildOutput(store, [], OutputResult(one.contract.output, one.name, one.contract.id, one.codec))
-            for store, one in zip(stores, self._setup.outputs, strict=True)
-        ]
-        rows = self._setup.encode.shard_rows
-        encode_missing(window, missing, outputs, self._teacher.encoder, rows, encoded, watch=False)
-        for store in stores:
-            store.container.finish()
-        return WindowResult(encoded, tuple(output.result.encoded for output in outputs))
+        missing = MissingRows(len(keys), len(keys), np.ones(len(keys), np.bool_), [keys])
+        encoder, rows = self._teacher.encoder, self._setup.encode.shard_rows
+        pending = PendingWork(self._cache.derived_folder, store, encoder) if self._sees else None
+        encode_missing(window, missing, store, encoder, rows, encoded, pending=pending, watch=False)
+        store.container.finish()
+        return encoded
 
 
-def _open_store(cache: Cache, output: OutputSetup) -> ShardStore:
-    folder, contract = cache.teacher_folder(output.contract), output.contract
-    listed = set() if output.codebook_in is None else {output.codebook_in}
-    shards = _OwnShards(folder / "shards", cache.checked_files(contract), listed)
-    return ShardStore(shards, contract, output.codec, codebooks=folder / "codebooks")
+def _open_store(cache: Cache, setup: WorkerSetup) -> ShardStore:
+    folder = cache.teacher_folder(setup.contract)
+    listed = set() if setup.codebook_in is None else {setup.codebook_in}
+    shards = _OwnShards(folder / "shards", cache.checked_files(setup.contract), listed)
+    return ShardStore(shards, setup.contract, setup.codec, codebooks=folder / "codebooks")
 
 
 class _OwnShards(FolderShards):

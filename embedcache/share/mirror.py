@@ -266,7 +266,7 @@ class StreamedStore(ShardStore):
     """Vectors of one contract on a remote, fetched into a mirror; nothing can be put into it.
 
     Attributes:
-        shard_names, shard_sizes: name and bytes of each shard, by number, in the order of positions.
+        shard_sizes: bytes of each shard, in the order of positions.
 
     Raises:
         InputError: if the remote has no vectors of it.
@@ -284,13 +284,7 @@ class StreamedStore(ShardStore):
         keys = RemoteKeys(incoming, files)
         super().__init__(shards, contract, codebooks=shards.folder.parent / "codebooks", index=keys.index)
         self._files = keys.shards
-        self._ends = np.cumsum([file.rows for file in self._files])
-        self.shard_names: Sequence[str] = [file.sha256 for file in self._files]
         self.shard_sizes: Sequence[int] = [file.bytes for file in self._files]
-
-    def shards_at(self, positions: Positions) -> Positions:
-        """Return the number of the shard of each position."""
-        return np.searchsorted(self._ends, positions, side="right")
 
     def want(self, now: Sequence[int], coming: Sequence[int] = ()) -> None:
         """Fetch shards in the background.
@@ -312,7 +306,8 @@ class StreamedStore(ShardStore):
         Raises:
             RemoteError, StorageError: if one cannot be fetched, or is refused.
         """
-        self._open(self.shard_names[number] for number in numbers)
+        for _ in self._open([self.shard_names[number] for number in numbers]):
+            pass
 
     def admit(self, positions: Positions, computing: Computing) -> None:
         """Compare a sample of the shards at ``positions`` with the live teacher; each shard once.
@@ -358,11 +353,11 @@ class StreamedStore(ShardStore):
             self._mirror.fetch_ahead(wanted)
         return vectors
 
-    def _open(self, names: Iterable[str]) -> list[Shard]:
+    def _open(self, names: Iterable[str]) -> Iterator[Shard]:
         names = list(names)
         self._mirror.used.update(dict.fromkeys(names, time.monotonic()))
         with self._lock:
-            return super()._open(names)
+            return iter(list(super()._open(names)))
 
     def _release(self, keep: Set[str]) -> None:
         """Close shards: a deleted file takes disk space while it is mapped."""

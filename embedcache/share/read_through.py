@@ -135,12 +135,11 @@ class ReadThrough:
         if not shards:
             return
         files = [*shards, *incoming.listed.codebooks(shards)]
-        name = next(name for name, one in teacher.contracts.items() if one == contract)
         with incoming.locked(files):
             incoming.fetch("fetch", files)
             incoming.check_documents([file for file in files if not file.rows])
             came = incoming.open_store(contract, shards)
-            sample = compare(name, came, store, [corpus], lambda: teacher.encoder, progress=progress)
+            sample = compare(teacher.name, came, store, [corpus], lambda: teacher.encoder, progress=progress)
             if sample.is_bad:
                 digests = [file.sha256 for file in shards]
                 raise incoming.refusal(digests, f"{self.url}: {sample.message}")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from embedcache.fsio import map_regular
 from embedcache.keys import KEY_DTYPE, KeyArray
 from embedcache.share.incoming import Incoming
 from embedcache.share.manifest import SharedFile
@@ -30,12 +31,16 @@ class RemoteKeys:
 
     def __init__(self, incoming: Incoming, shards: Sequence[SharedFile]) -> None:
         folder = incoming.cache.derived_folder / "remotes" / "keys"
+
+        def parts() -> Iterator[KeyArray]:
+            for shard in self.shards:
+                yield np.frombuffer(map_regular(folder / shard.keys), KEY_DTYPE)
+
         lists = {shard.keys: shard.key_bytes for shard in shards}
         incoming.download("fetch keys", [(name, size, folder / name) for name, size in lists.items()])
         rows = {shard.sha256: (shard.sha256, shard.codec, shard.rows) for shard in shards}
         self.shards = sorted(shards, key=lambda shard: reading_rank(rows[shard.sha256]))
-        keys = [np.memmap(folder / shard.keys, dtype=KEY_DTYPE, mode="r") for shard in shards]
-        self.index = StoreIndex.of(rows.values(), keys)
+        self.index = StoreIndex.of([rows[shard.sha256] for shard in self.shards], parts)
         self._starts = np.cumsum([0, *(shard.rows for shard in self.shards)])[:-1]
 
     def locate(self, keys: KeyArray) -> Positions:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.cache_documents import noted_model
@@ -18,10 +19,9 @@ from embedcache.errors import ContractMismatchError, TeacherError
 from embedcache.keys import key_array
 from embedcache.live import MESSAGES, Computing, compare_with_live, sample_texts
 from embedcache.progress import NO_PROGRESS, Progress
-from embedcache.reuse import shard_places
-from embedcache.store import ShardStore
+from embedcache.store import Positions, ShardStore
 from embedcache.store.noise import compare_rows, noise_angle
-from embedcache.teacher.lazy import columns_of
+from embedcache.teacher.lazy import refuse_other_teacher
 from embedcache.teacher.resolve import ALIASES, is_served
 from embedcache.teacher.token_table import TokenTable
 
@@ -74,7 +74,7 @@ def compare(
 ) -> SampleCheck:
     """Compare vectors that came from a remote with one's own and with the live teacher's.
 
-    Both samples are random: a pusher who could predict them could send right vectors for them alone.
+    Both samples are random. A predictable sample could be forged: send right vectors for the sample only.
 
     Args:
         name: name of the teacher.
@@ -102,7 +102,8 @@ def compare(
                 verdict, message = "bad", "its token embeddings are not the model's"
             elif texts:
                 progress.phase("compare", len(texts))
-                vectors = encoder.encode(texts).vectors[:, columns_of(encoder, came.contract)]
+                refuse_other_teacher(encoder, came.contract)
+                vectors = encoder.encode(texts).vectors
                 dtype = str(encoder.provenance.get("compute_dtype"))
                 level = compare_with_live(came, came.locate(key_array(texts)), vectors, dtype).level
                 verdict, message = level, MESSAGES[level]
@@ -139,11 +140,16 @@ def _compare_own(came: ShardStore, own: ShardStore, generator: np.random.Generat
             theirs = np.empty((len(rows), came.contract.dimension), np.float32)
             shard.codec.decode_into(shard.stored, rows, theirs)
             positions = other.locate(shard.keys[rows])
-            noise = np.array([noise_angle(one.header) for one in other.shards])
-            angles = noise[shard_places(other, positions)[0]] + noise_angle(shard.header)
+            angles = _noise_of(other, positions) + noise_angle(shard.header)
             _, beyond = compare_rows(theirs, other.vectors(positions), angles)
             compared, differ = compared + len(rows), differ + int(beyond.sum())
     return compared, differ
+
+
+def _noise_of(store: ShardStore, positions: Positions) -> NDArray[np.float64]:
+    """Return the angle that noise explains for the vector at each position, shape (n,)."""
+    numbers, of_each = np.unique(store.shards_at(positions), return_inverse=True)
+    return np.array([noise_angle(store.shards[number].header) for number in numbers.tolist()])[of_each]
 
 
 def local_encoder(

@@ -46,6 +46,11 @@ class VectorBatch:
     truncated: NDArray[np.bool_]
     provenance: Mapping[str, object] = field(default_factory=dict)
 
+    def __getitem__(self, rows: NDArray[np.int64] | slice) -> VectorBatch:
+        """Return some of the rows."""
+        columns = self.keys[rows], self.vectors[rows], self.tokens[rows], self.truncated[rows]
+        return VectorBatch(*columns, self.provenance)
+
 
 class ShardContainer(ABC):
     """Set of immutable shards, by name. Two writers of the same shard both succeed.

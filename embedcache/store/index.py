@@ -62,32 +62,41 @@ class IndexedShards:
         return np.split(self.keys.in_order(), np.cumsum([rows for _, _, rows in self.shards])[:-1])
 
 
-def sort_keys(parts: Sequence[KeyArray]) -> SortedKeys:
-    """Sort keys into an unnamed temporary file, which takes no memory; places count through ``parts``.
+Parts = Callable[[], Iterable[KeyArray]]
+"""Gives arrays of keys, dtype ``V16``, one at a time, and the same again at the next call."""
+
+
+def sort_keys(parts: Parts, rows: int) -> SortedKeys:
+    """Sort keys into an unnamed temporary file, which takes no memory.
+
+    Args:
+        parts: gives the keys; places count through them.
+        rows: number of keys.
 
     Raises:
         OSError: if it cannot be written.
     """
     with TemporaryFile(prefix="embedcache-keys-") as handle:
-        return _write_words(handle, parts)
+        return _write_words(handle, parts, rows)
 
 
-def _write_words(handle: BinaryIO, parts: Sequence[KeyArray]) -> SortedKeys:
+def _write_words(handle: BinaryIO, parts: Parts, count: int) -> SortedKeys:
     """Append an array of sorted words to a file and return it, mapped.
 
-    Keys are sorted in blocks by their leading bits, so memory is a million rows, or a 64th of all.
+    Keys are sorted in blocks by their leading bits, so memory is a million rows, or a 64th of all. One part
+    is open at a time.
     """
-    starts = np.cumsum([0, *map(len, parts)]).tolist()
-    shape = (3, starts[-1])
+    shape = (3, count)
     npy.write_array_header_1_0(handle, {"descr": "<u8", "fortran_order": False, "shape": shape})
     begin, done = handle.tell(), 0
-    bits = min(shape[1] // BLOCK_KEYS, _MOST_PASSES - 1).bit_length()
+    bits = min(count // BLOCK_KEYS, _MOST_PASSES - 1).bit_length()
     for block in range(1 << bits):
-        pieces = []
-        for part, start in zip(parts, starts, strict=False):
+        pieces, start = [], 0
+        for part in parts():
             first, second = halves(part)
             rows = np.flatnonzero(first >> np.uint64(64 - bits) == block) if bits else np.arange(len(part))
             pieces.append(np.stack([first[rows], second[rows], (rows + start).astype(np.uint64)]))
+            start += len(part)
         first, second, places = np.concatenate([np.empty((3, 0), np.uint64), *pieces], axis=1)
         for row, words in enumerate(sorted_words(first, second, places)):
             handle.seek(begin + 8 * (row * shape[1] + done))
@@ -120,6 +129,10 @@ def read_index(path: Path) -> IndexedShards | None:
     return IndexedShards(shards, keys, path) if is_sound else None
 
 
+def _rows(shards: Iterable[ShardRow]) -> int:
+    return sum(rows for _, _, rows in shards)
+
+
 class StoreIndex:
     """Indexes that together cover the shards of a store.
 
@@ -134,16 +147,15 @@ class StoreIndex:
         self._indexes: list[IndexedShards] = []
 
     @classmethod
-    def of(cls, shards: Iterable[ShardRow], parts: Iterable[KeyArray]) -> StoreIndex:
+    def of(cls, shards: Sequence[ShardRow], parts: Parts) -> StoreIndex:
         """Return an index over shards whose keys are known, so that none needs to be opened for it.
 
         Args:
-            shards: name, codec and rows of each.
-            parts: keys of each, dtype ``V16``; may be mapped.
+            shards: name, codec and rows of each, by ``reading_rank``.
+            parts: gives the keys of each, in the same order.
         """
         index = cls()
-        pairs = sorted(zip(shards, parts, strict=True), key=lambda pair: reading_rank(pair[0]))
-        index._indexes = [IndexedShards([row for row, _ in pairs], sort_keys([keys for _, keys in pairs]))]
+        index._indexes = [IndexedShards(list(shards), sort_keys(parts, _rows(shards)))]
         return index
 
     @property
@@ -172,7 +184,7 @@ class StoreIndex:
         self._indexes = []
 
     def cover(
-        self, shards: Mapping[str, ShardRow], keys_of: Callable[[Sequence[str]], Sequence[KeyArray]]
+        self, shards: Mapping[str, ShardRow], keys_of: Callable[[Sequence[str]], Iterable[KeyArray]]
     ) -> None:
         """Index the shards that are not covered yet, together with indexes that are hardly larger.
 
@@ -189,7 +201,8 @@ class StoreIndex:
             left |= {name for name, _, _ in merged[-1].shards}
             rows += len(merged[-1].keys)
         chosen = sorted((shards[name] for name in left), key=reading_rank)
-        self._indexes.append(self._write(chosen, keys_of([name for name, _, _ in chosen])))
+        names = [name for name, _, _ in chosen]
+        self._indexes.append(self._write(chosen, lambda: keys_of(names)))
         for index in merged:
             # Others are left to gc: on a network file system, deleting a file that another machine has mapped
             # ends the process there.
@@ -197,10 +210,11 @@ class StoreIndex:
                 index.path.unlink(missing_ok=True)
                 _written_here.discard(index.path)
 
-    def _write(self, shards: list[ShardRow], parts: Sequence[KeyArray]) -> IndexedShards:
+    def _write(self, shards: list[ShardRow], parts: Parts) -> IndexedShards:
         """Return an index over shards with the keys ``parts``, in a file if there can be one."""
+        rows = _rows(shards)
         if self.folder is None:
-            return IndexedShards(shards, sort_keys(parts))
+            return IndexedShards(shards, sort_keys(parts, rows))
         table = np.array(
             [(name.encode(), codec.encode(), rows) for name, codec, rows in shards], _TABLE_DTYPE
         )
@@ -208,11 +222,11 @@ class StoreIndex:
             with temporary_sibling(self.folder / "index.npy") as temporary:
                 with temporary.open("w+b") as handle:
                     npy.write_array(handle, table, allow_pickle=False)
-                    keys = _write_words(handle, parts)
+                    keys = _write_words(handle, parts, rows)
                 path = self.folder / f"{sha256_file(temporary)}.npy"
                 commit(temporary, path)
         except StorageError:  # in a read-only cache, or on a full disk
-            return IndexedShards(shards, sort_keys(parts))
+            return IndexedShards(shards, sort_keys(parts, rows))
         self._checked.add(path)
         self._checked.save()
         _written_here.add(path)

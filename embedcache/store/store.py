@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,10 @@ from embedcache.store.shard import Shard, damaged_shard, open_shard, stored_shar
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+_MOST_OPEN = 4096
+"""Shards that a store keeps open, then it closes them all. Linux maps 65,530 files into a process."""
 
 
 class ShardStore:
@@ -78,6 +82,8 @@ class ShardStore:
         self._codecs: dict[tuple[str, str | None], Codec] = {}
         self._table: dict[str, ShardRow] = {}
         self._starts: dict[str, int] = {}
+        self._names: list[str] = []
+        self._first_rows = np.empty(0, np.int64)
         self._rows = 0
         self._opened: dict[str, Shard] = {}
         self._distinct: int | None = None
@@ -95,40 +101,60 @@ class ShardStore:
 
     def _append(self, names: Sequence[str], known: Mapping[str, ShardRow] = MappingProxyType({})) -> None:
         """Count in shards; those that the index does not know are opened."""
-        self._open([name for name in names if name not in known])
-        for row in sorted((known.get(name) or _row(self._opened[name]) for name in names), key=reading_rank):
+        found = [known[name] for name in names if name in known]
+        found += map(_row, self._open([name for name in names if name not in known]))
+        for row in sorted(found, key=reading_rank):
             self._table[row[0]], self._starts[row[0]] = row, self._rows
+            self._names.append(row[0])
             self._rows += row[2]
+        self._first_rows = np.fromiter(self._starts.values(), np.int64, len(self._starts))
         self._distinct = None
 
-    def _open(self, names: Iterable[str]) -> list[Shard]:
-        """Return shards, opened if they are not; their digests are taken where they are not known."""
+    def _open(self, names: Iterable[str]) -> Iterator[Shard]:
+        """Yield shards, opened if they are not; their digests are taken first where they are not known."""
         names = list(names)
         fresh = [name for name in names if name not in self._opened]
         for name in self.container.find_corrupt(fresh):
             raise damaged_shard(self.container.where(name), "it is gone, a link, or has another digest")
-        for name in fresh:
-            shard = open_shard(self.container.open(name), name, self.container.where(name), self._find_codec)
-            if shard.header.contract != self.contract:
-                differences = self.contract.differences(shard.header.contract)
-                raise ContractMismatchError(
-                    f"shard {shard.where} belongs to another teacher ({describe_differences(differences)}): "
-                    "it was copied into the wrong folder; move it away, or run 'embedcache repair'",
-                    differences,
-                )
-            if self._table.get(name, _row(shard)) != _row(shard):
-                self._refuse_index()
-            self._opened[name] = shard
-        return [self._opened[name] for name in names]
+        for name in names:
+            shard = self._opened.get(name)
+            if shard is None:
+                shard = self._open_one(name)
+                if len(self._opened) == _MOST_OPEN:
+                    self._opened = {}
+                self._opened[name] = shard
+            yield shard
+
+    def _open_one(self, name: str) -> Shard:
+        shard = open_shard(self.container.open(name), name, self.container.where(name), self._find_codec)
+        if shard.header.contract != self.contract:
+            differences = self.contract.differences(shard.header.contract)
+            raise ContractMismatchError(
+                f"shard {shard.where} belongs to another teacher ({describe_differences(differences)}): "
+                "it was copied into the wrong folder; move it away, or run 'embedcache repair'",
+                differences,
+            )
+        if self._table.get(name, _row(shard)) != _row(shard):
+            self._refuse_index()
+        return shard
 
     def _refuse_index(self) -> None:
         self._index.discard()
         raise CorruptCacheError("the derived index was damaged, and is deleted: run the command again")
 
     @property
-    def shards(self) -> tuple[Shard, ...]:
-        """All shards, opened, in the order that positions count in."""
-        return tuple(self._open(self._table))
+    def shards(self) -> Sequence[Shard]:
+        """All shards, in the order that positions count in; each is opened when it is asked for."""
+        return _Shards(self)
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        """Names of all shards, in the order that positions count in; none is opened."""
+        return self._names
+
+    def shard(self, name: str) -> Shard:
+        """Return a shard by its name; errors as ``gather``."""
+        return next(self._open([name]))
 
     @property
     def state(self) -> str:
@@ -173,10 +199,10 @@ class ShardStore:
         Of a key in several rows that is the one ``locate`` gives. The mask is bool, of shape (n,).
         """
         has_repeats = len(self) != self._rows
-        for name, start in list(self._starts.items()):
-            (shard,) = self._open([name])
+        for shard in self.shards:
             own = np.ones(len(shard), np.bool_)
             if has_repeats:
+                start = self._starts[shard.name]
                 own = self.locate(shard.keys) == np.arange(start, start + len(shard))
             yield shard, own
 
@@ -274,6 +300,10 @@ class ShardStore:
         """Return the vectors at ``positions`` as float32, shape (n, d)."""
         return self.gather(positions).astype(np.float32, copy=False)
 
+    def shards_at(self, positions: Positions) -> Positions:
+        """Return the number, in ``shards``, of the shard of each position; shape (n,), none of them -1."""
+        return np.searchsorted(self._first_rows, positions, side="right") - 1
+
     def keys_at(self, positions: Positions) -> KeyArray:
         """Return the keys of the rows at ``positions``, dtype ``V16``, shape (n,)."""
         keys = np.empty(len(positions), KEY_DTYPE)
@@ -294,20 +324,19 @@ class ShardStore:
             return
         if positions.min() < 0 or positions.max() >= self._rows:
             raise IndexError("a position outside the store; -1 stands for a missing key and holds no vector")
-        names, starts = list(self._starts), np.fromiter(self._starts.values(), np.int64)
-        numbers = np.searchsorted(starts, positions, side="right") - 1
+        numbers = self.shards_at(positions)
         # numpy sorts small numbers by their digits, many times faster.
-        order = np.argsort(numbers.astype(np.uint16) if len(names) <= 1 << 16 else numbers, kind="stable")
+        is_small = len(self._names) <= 1 << 16
+        order = np.argsort(numbers.astype(np.uint16) if is_small else numbers, kind="stable")
         numbers = numbers[order]
-        rows = positions[order] - starts[numbers]
         edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
-        shards = self._open([names[number] for number in numbers[edges[:-1]].tolist()])
+        shards = self._open([self._names[number] for number in numbers[edges[:-1]].tolist()])
         for shard, (begin, end) in zip(shards, pairwise(edges), strict=True):
-            yield shard, order[begin:end], rows[begin:end]
+            yield shard, order[begin:end], positions[order[begin:end]] - self._starts[shard.name]
 
     def _indexed(self) -> StoreIndex:
         """Return the index, after indexing shards that it does not cover."""
-        self._index.cover(self._table, lambda names: [shard.keys for shard in self._open(names)])
+        self._index.cover(self._table, lambda names: (shard.keys for shard in self._open(names)))
         return self._index
 
     def _find_codec(self, name: str, codebook: str | None) -> Codec:
@@ -324,8 +353,7 @@ class ShardStore:
             return get_codec(self.codec_name)
         for name, codec_name, _ in self._table.values():
             if codec_name == pq.NAME:
-                (shard,) = self._open([name])
-                return shard.codec
+                return self.shard(name).codec
         codec = pq.train(vectors)
         pq.save(self._codebook_folder(), codec)
         return codec
@@ -334,6 +362,28 @@ class ShardStore:
         if self._codebooks is None:
             raise InputError("codec pq needs a folder for its codebooks, and this store has none")
         return self._codebooks
+
+
+class _Shards(Sequence[Shard]):
+    """Shards of a store; iterating checks the digests of all before the first is opened."""
+
+    def __init__(self, store: ShardStore) -> None:
+        self._store = store
+
+    def __len__(self) -> int:
+        return len(self._store.shard_names)
+
+    def __iter__(self) -> Iterator[Shard]:
+        return self._store._open(self._store.shard_names)
+
+    @overload
+    def __getitem__(self, number: int) -> Shard: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[Shard]: ...
+    def __getitem__(self, number: int | slice) -> Shard | Sequence[Shard]:
+        if isinstance(number, slice):
+            return list(self._store._open(self._store.shard_names[number]))
+        return self._store.shard(self._store.shard_names[number])
 
 
 def _row(shard: Shard) -> ShardRow:

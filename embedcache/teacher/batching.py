@@ -27,10 +27,17 @@ class EncodedTexts(NamedTuple):
 
 @dataclass
 class EncodeCounts:
-    """Texts that an encoder has encoded so far, and their tokens."""
+    """Texts that an encoder has encoded so far, and their tokens.
+
+    Attributes:
+        rows: texts encoded.
+        tokens: their tokens.
+        resumed: texts whose vectors a stopped build had encoded.
+    """
 
     rows: int = 0
     tokens: int = 0
+    resumed: int = 0
 
 
 def token_budget_batches(lengths: NDArray[np.int64], batch_tokens: int) -> list[NDArray[np.int64]]:

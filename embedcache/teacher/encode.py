@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,7 @@ from embedcache.pairs import split_pair
 from embedcache.teacher.batching import EncodeCounts, EncodedTexts, token_budget_batches
 from embedcache.teacher.inference import prepare, resolve_compute_dtype
 from embedcache.teacher.openvino_model import OPENVINO, PROBES, TORCH, OpenVinoModel, takes_openvino
-from embedcache.teacher.text_encoder import TextEncoder
+from embedcache.teacher.text_encoder import TextEncoder, WindowPlan
 from embedcache.teacher.tokenize import FastTokenizer, TokenizedTexts, fast_tokenizer
 
 if TYPE_CHECKING:
@@ -39,8 +38,7 @@ class Encoder(TextEncoder):
     """Teacher ready to encode.
 
     Args:
-        teachers: a loaded teacher; or two of the same model, its vectors and its logits, which come from one
-            pass, side by side.
+        teacher: a loaded teacher.
         compute_dtype: ``auto``, ``float32``, ``bfloat16`` or ``float16``.
         batch_tokens: tokens per forward batch, padding counted; default: by device and backend.
         threads: CPU threads for the forward pass; default: all cores.
@@ -55,7 +53,8 @@ class Encoder(TextEncoder):
 
     def __init__(
         self,
-        *teachers: Teacher,
+        teacher: Teacher,
+        *,
         compute_dtype: str = "auto",
         batch_tokens: int | None = None,
         threads: int | None = None,
@@ -64,8 +63,8 @@ class Encoder(TextEncoder):
         for name, value in (("batch_tokens", batch_tokens), ("threads", threads)):
             if value is not None and value < 1:
                 raise InputError(f"{name} {value}: expected at least 1")
-        self.teacher, self.teachers = teachers[0], teachers
-        model, contract = self.teacher.model, self.teacher.contract
+        self.teacher = teacher
+        model, contract = teacher.model, teacher.contract
         self.device = torch.device(model.device)
         if contract.quantization is not None:
             backend = OPENVINO
@@ -80,16 +79,14 @@ class Encoder(TextEncoder):
         # Pooling may leave the prompt out.
         prompted = model.preprocess(["x"], prompt=contract.prompt) if contract.prompt else {}
         self._prompt_length = {key: value for key, value in prompted.items() if key == "prompt_length"}
-        # A classifier takes unscaled vectors; those of the teacher itself are scaled in _output.
-        is_scaled = type(model[-1]).__name__ == "Normalize"
-        self._scales = is_scaled and any(one.head is not None for one in teachers)
         self._model: Any = self._convert(backend) or self._prepare()
         place = OPENVINO if isinstance(self._model, OpenVinoModel) else self.device.type
         self.batch_tokens = batch_tokens or DEFAULT_BATCH_TOKENS.get(place, 16384)
 
     def _prepare(self, *, faster: bool = True) -> SentenceTransformer:
         model = prepare(self.teacher.model, self.dtype, faster=faster)
-        if self._scales:
+        # A classifier takes unscaled vectors.
+        if self.teacher.head is not None and type(model[-1]).__name__ == "Normalize":
             del model[-1]
         return model
 
@@ -132,13 +129,10 @@ class Encoder(TextEncoder):
         if self.device.type == "cpu":
             torch.set_num_threads(max(1, self.threads // self.streams))
 
-    def _start_window(
-        self, texts: Sequence[str], pool: ThreadPoolExecutor
-    ) -> tuple[EncodedTexts, set[Future[tuple[int, int]]]]:
-        """Tokenise a window and submit its batches, which write into its result."""
-        for teacher in self.teachers:
-            if teacher.head is not None:
-                teacher.head.refuse_others(texts, f"the classifier in {teacher.folder}")
+    def _plan_window(self, texts: Sequence[str]) -> WindowPlan:
+        """Tokenise a window and form its batches."""
+        if self.teacher.head is not None:
+            self.teacher.head.refuse_others(texts, f"the classifier in {self.teacher.folder}")
         features: Callable[[NDArray[np.int64]], dict[str, Any]]
         if self.tokenizer is None:
             # Characters stand in for tokens when batches are formed. What the model cuts is not known.
@@ -150,10 +144,10 @@ class Encoder(TextEncoder):
             lengths, truncated = tokenized.lengths, tokenized.truncated
             tokens = lengths.astype(np.int32)
             features = partial(padded_features, tokenized, tokenizer=self.tokenizer)
-        width = sum(one.dimension for one in self.teachers)
-        result = EncodedTexts(np.empty((len(texts), width), np.float32), tokens, truncated)
+        vectors = np.empty((len(texts), self.teacher.dimension), np.float32)
         batches = token_budget_batches(lengths, self.batch_tokens)
-        return result, {pool.submit(self._forward_into, result.vectors, rows, features) for rows in batches}
+        forward = partial(self._forward_into, vectors, features_of=features)
+        return WindowPlan(EncodedTexts(vectors, tokens, truncated), batches, forward)
 
     def _own_features(self, texts: Sequence[str], rows: NDArray[np.int64]) -> dict[str, Any]:
         """Model input of ``rows`` by the model's own preprocessing."""
@@ -172,13 +166,13 @@ class Encoder(TextEncoder):
         out: Vectors,
         rows: NDArray[np.int64],
         features_of: Callable[[NDArray[np.int64]], dict[str, Any]],
-    ) -> tuple[int, int]:
-        """Forward ``rows``, halved as often as they do not fit into memory; return their count and tokens."""
+    ) -> int:
+        """Forward ``rows``, halved as often as they do not fit into memory; return their tokens."""
         features = {**self._prompt_length, **features_of(rows)}
         tokens = int(features["attention_mask"].sum()) if "attention_mask" in features else 0
         try:
             out[rows] = self.forward(features)
-            return len(rows), tokens
+            return tokens
         except torch.OutOfMemoryError as error:
             if len(rows) == 1:
                 raise TeacherError(
@@ -190,10 +184,10 @@ class Encoder(TextEncoder):
         torch.cuda.empty_cache()
         for half in np.array_split(rows, 2):
             self._forward_into(out, half, features_of)
-        return len(rows), tokens
+        return tokens
 
     def forward(self, features: dict[str, Any]) -> Vectors:
-        """Forward one padded batch; float32 of shape (rows, width).
+        """Forward one padded batch; float32 of shape (rows, dimension).
 
         Nothing else runs the model.
         """
@@ -206,29 +200,22 @@ class Encoder(TextEncoder):
             moved[name] = value
         with torch.inference_mode():
             vectors = self._model(moved)["sentence_embedding"]
-            found = to_host([self._output(one, vectors) for one in self.teachers])
-        rows = zip(self.teachers, found, strict=True)
-        return np.concatenate([one.head.logits(own) if one.head else own for one, own in rows], axis=1)
-
-    def _output(self, teacher: Teacher, vectors: torch.Tensor) -> torch.Tensor:
-        if teacher.head is not None:
-            return vectors.float()
-        if self._scales:
-            vectors = torch.nn.functional.normalize(vectors, p=2, dim=1)
-        return vectors[:, : teacher.contract.truncate_dim].float()
+            if self.teacher.head is None:
+                vectors = vectors[:, : self.teacher.contract.truncate_dim]
+            found = to_host(vectors.float())
+        return found if self.teacher.head is None else self.teacher.head.logits(found)
 
 
-def to_host(tensors: Sequence[torch.Tensor]) -> list[Vectors]:
-    """Copy tensors to the host; from CUDA through pinned memory, waiting for these copies alone."""
-    if tensors[0].device.type != "cuda":
-        return [tensor.cpu().numpy() for tensor in tensors]
-    pinned = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
-    for host, tensor in zip(pinned, tensors, strict=True):
-        host.copy_(tensor, non_blocking=True)
+def to_host(tensor: torch.Tensor) -> Vectors:
+    """Copy a tensor to the host; from CUDA through pinned memory, waiting for this copy alone."""
+    if tensor.device.type != "cuda":
+        return np.asarray(tensor.cpu().numpy())
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    host.copy_(tensor, non_blocking=True)
     copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-    copied.record(torch.cuda.current_stream(tensors[0].device))
+    copied.record(torch.cuda.current_stream(tensor.device))
     copied.synchronize()
-    return [host.numpy() for host in pinned]
+    return np.asarray(host.numpy())
 
 
 def padded_features(
@@ -254,7 +241,7 @@ def cosines_to_whole(encoder: TextEncoder, texts: Sequence[str]) -> NDArray[np.f
     """Return the cosines of a quantized teacher's vectors to those of the whole model, shape (n,)."""
     teacher = encoder.teacher
     whole = replace(teacher, contract=replace(teacher.contract, quantization=None))
-    found = encoder.encode(texts).vectors[:, : teacher.dimension].astype(np.float64)
+    found = encoder.encode(texts).vectors.astype(np.float64)
     wanted = Encoder(whole, compute_dtype="float32").encode(texts).vectors.astype(np.float64)
     lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(wanted, axis=1)
     cosines: NDArray[np.float64] = (found * wanted).sum(axis=1) / np.maximum(lengths, 1e-30)

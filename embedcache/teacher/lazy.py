@@ -1,13 +1,13 @@
-"""Teacher whose contracts are known without its model, which is loaded once a text needs it.
+"""Teacher whose contract is known without its model, which is loaded once a text needs it.
 
-A build notes the contracts under a digest of everything they depend on: the options, the state of each file
-of the model, and library versions. While none of that changes, the next build reads the note.
+A build notes the contract under a digest of everything it depends on: the options, the state of each file of
+the model, and library versions. While none of that changes, the next build reads the note.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -20,8 +20,9 @@ from embedcache.contract import Contract, describe_differences
 from embedcache.errors import ContractMismatchError, CorruptCacheError, InputError, StorageError
 from embedcache.fsio import canonical_json, file_state, read_sealed_json, write_sealed_json
 from embedcache.lazy import load
+from embedcache.teacher.classifier import logits_name
 from embedcache.teacher.load import Teacher, load_teacher, logits_teacher
-from embedcache.teacher.options import EMBEDDING, LOGITS, EncodeOptions, TeacherOptions, parse_outputs
+from embedcache.teacher.options import LOGITS, EncodeOptions, TeacherOptions, check_output
 from embedcache.teacher.resolve import ModelSource, is_local, resolve
 from embedcache.teacher.served import ServedEncoder, ServedTeacher, refuse_local_settings
 
@@ -36,7 +37,7 @@ class LazyTeacher:
 
     Args:
         teacher: alias, hub id, folder, options with one of these, a loaded teacher, or an encoder.
-        encode: outputs wanted, and how they are computed.
+        encode: output wanted, and how it is computed.
         derived: the cache's folder of derived files, where contracts are noted; None for a new cache.
 
     Attributes:
@@ -44,7 +45,7 @@ class LazyTeacher:
 
     Raises:
         TeacherError: if there is no such teacher.
-        InputError: if the outputs are unknown, or not those of the given encoder.
+        InputError: if the output is unknown, or not that of the given encoder.
     """
 
     def __init__(
@@ -54,20 +55,21 @@ class LazyTeacher:
         derived: Path | None = None,
     ) -> None:
         self._given = TeacherOptions(teacher) if isinstance(teacher, (str, Path)) else teacher
-        self._encode, self._outputs, self._derived = encode, parse_outputs(encode.output), derived
+        check_output(encode.output)
+        self._encode, self._derived = encode, derived
         self._note = ""
         if isinstance(self._given, TeacherOptions):
             source = resolve(self._given.spec)
             self.source = replace(source, name=self._given.name or source.name)
             # Whether a server still runs the same model is asked each time.
             if source.server is None:
-                self._note = f"contracts/{_digest(self._given, self._outputs, source)}.json"
+                self._note = f"contracts/{_digest(self._given, encode.output, source)}.json"
         elif isinstance(self._given, Teacher):
             self.source = self._given.source
         else:
             self.source = self._given.teacher.source
-            if (found := tuple(one.contract.output for one in self._given.teachers)) != self._outputs:
-                raise InputError(f"the encoder gives {', '.join(found)}, not {', '.join(self._outputs)}")
+            if (found := self._given.teacher.contract.output) != encode.output:
+                raise InputError(f"the encoder gives {found}, not {encode.output}")
         if self.source.server is not None:
             refuse_local_settings(encode)
         elif encode.requests is not None:
@@ -85,22 +87,26 @@ class LazyTeacher:
             teacher = load_teacher(**asdict(teacher), device=encode.device)
         if not isinstance(teacher, Teacher):
             return teacher
-        teachers = [teacher] if EMBEDDING in self._outputs else []
-        teachers += [logits_teacher(teacher)] if LOGITS in self._outputs else []
-        return encoder_of(teachers, encode)
+        return encoder_of(logits_teacher(teacher) if encode.output == LOGITS else teacher, encode)
 
     def vectors(self, texts: Sequence[str]) -> Vectors:
         """Encode texts; float32 of shape (n, d), in order. The teacher is loaded."""
         return self.encoder.encode(texts).vectors
 
+    @property
+    def name(self) -> str:
+        """Name in a cache."""
+        if self._encode.output == LOGITS and isinstance(self._given, (TeacherOptions, Teacher)):
+            return logits_name(self.source.name)
+        return self.source.name
+
     @cached_property
-    def contracts(self) -> Mapping[str, Contract]:
-        """Contract of each output by its name in a cache; the model is loaded unless they are noted."""
+    def contract(self) -> Contract:
+        """Contract of the output; the model is loaded unless it is noted."""
         if self._note and self._derived is not None:
             with suppress(OSError, ValueError, CorruptCacheError):
-                noted = read_sealed_json(self._derived / self._note)
-                return {name: Contract.from_json(value) for name, value in noted.items()}
-        return {one.name: one.contract for one in self.encoder.teachers}
+                return Contract.from_json(read_sealed_json(self._derived / self._note))
+        return self.encoder.teacher.contract
 
     def portable(self) -> TeacherOptions | TextEncoder:
         """Return the teacher as another process can load it.
@@ -119,32 +125,31 @@ class LazyTeacher:
         return given
 
     def unload(self) -> None:
-        """Free the memory of the model; contracts stay known, and it is loaded again when it is needed."""
-        if self.contracts and self.__dict__.pop("encoder", None) and isinstance(self._given, TeacherOptions):
+        """Free the memory of the model; the contract stays known, and the next use loads it again."""
+        if self.contract and self.__dict__.pop("encoder", None) and isinstance(self._given, TeacherOptions):
             import torch
 
             torch.cuda.empty_cache()
 
     def note(self, derived: Path) -> None:
-        """Note the contracts for the next build; where that cannot be written, nothing is noted."""
+        """Note the contract for the next build; where that cannot be written, nothing is noted."""
         if self._note and not (derived / self._note).exists():
-            value = {name: contract.to_json() for name, contract in self.contracts.items()}
             with suppress(StorageError):
-                write_sealed_json(derived / self._note, value)
+                write_sealed_json(derived / self._note, self.contract.to_json())
 
 
-def encoder_of(teachers: Sequence[Teacher], encode: EncodeOptions) -> TextEncoder:
-    """Return an encoder of loaded teachers, served or run here.
+def encoder_of(teacher: Teacher, encode: EncodeOptions) -> TextEncoder:
+    """Return an encoder of a loaded teacher, served or run here.
 
     Raises:
         InputError: if the teacher cannot be computed as asked.
     """
-    if isinstance(teachers[0], ServedTeacher):
-        return ServedEncoder(teachers[0], batch_tokens=encode.batch_tokens, requests=encode.requests)
+    if isinstance(teacher, ServedTeacher):
+        return ServedEncoder(teacher, batch_tokens=encode.batch_tokens, requests=encode.requests)
     from embedcache.teacher.encode import Encoder
 
     return Encoder(
-        *teachers,
+        teacher,
         compute_dtype=encode.compute_dtype,
         batch_tokens=encode.batch_tokens,
         threads=encode.threads,
@@ -152,31 +157,22 @@ def encoder_of(teachers: Sequence[Teacher], encode: EncodeOptions) -> TextEncode
     )
 
 
-def columns_of(encoder: TextEncoder, contract: Contract) -> slice:
-    """Return the columns of an encoder's rows that hold the output of ``contract``.
-
-    Raises:
-        ContractMismatchError: if the encoder does not give it.
-    """
-    before = 0
-    for one in encoder.teachers:
-        if one.contract == contract:
-            return slice(before, before + one.dimension)
-        before += one.dimension
-    differences = contract.differences(encoder.teacher.contract)
-    raise ContractMismatchError(
-        f"the encoder's teacher is another one ({describe_differences(differences)}): delete the cache's "
-        "derived/contracts",
-        differences,
-    )
+def refuse_other_teacher(encoder: TextEncoder, contract: Contract) -> None:
+    """Raise ``ContractMismatchError`` unless the vectors of an encoder are of ``contract``."""
+    if differences := contract.differences(encoder.teacher.contract):
+        raise ContractMismatchError(
+            f"the encoder's teacher is another one ({describe_differences(differences)}): delete the cache's "
+            "derived/contracts",
+            differences,
+        )
 
 
-def _digest(teacher: TeacherOptions, outputs: tuple[str, ...], source: ModelSource) -> str:
-    """Digest everything that the contracts depend on."""
+def _digest(teacher: TeacherOptions, output: str, source: ModelSource) -> str:
+    """Digest everything that the contract depends on."""
     files = sorted(path for path in source.folder.rglob("*") if path.is_file())
     depends_on = {
         "options": {**asdict(teacher), "spec": str(teacher.spec)},
-        "outputs": outputs,
+        "output": output,
         "folder": str(source.folder.resolve()),
         "files": {path.relative_to(source.folder).as_posix(): file_state(path) for path in files},
         "versions": [load("embedcache:__version__"), *(version(name) for name in _LIBRARIES)],

@@ -1,7 +1,7 @@
 """Options of a teacher, and of encoding with it.
 
-A model has several outputs: sentence vectors, and logits of the classifier in its folder. Each has its own
-contract; a cache stores logits as vectors of one more teacher, ``NAME.logits``.
+A model has two outputs: sentence vectors, and the logits of the classifier in its folder. Each has its own
+contract and a build of its own; a cache stores logits as vectors of one more teacher, ``NAME.logits``.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ class TeacherOptions:
 
 @dataclass(frozen=True)
 class EncodeOptions:
-    """Outputs that a build stores, and how the teacher computes them.
+    """Output that a build stores, and how the teacher computes it.
 
     Attributes:
-        output: ``embedding``, ``logits`` (of the classifier in the teacher's folder), or
-            ``embedding,logits``, which takes one pass. Logits are stored as teacher ``NAME.logits``.
-        codec: ``float32``, ``float16``, ``int8`` or ``pq``; default: as the cache stores this teacher, or the
-            same teacher at another ``max_length``, else ``float16``. Logits are stored as floats.
+        output: ``embedding``, or ``logits`` (of the classifier in the teacher's folder), which are stored as
+            teacher ``NAME.logits``.
+        codec: ``float32``, ``float16``, ``int8`` or ``pq``; default: as the cache stores this teacher, else
+            ``float16``. Logits are stored as floats.
         store: ``arrow`` or ``lmdb``; default: as the cache stores this teacher, else ``arrow``.
-        shard_rows: vectors per shard; a killed build loses at most one shard.
+        shard_rows: vectors per shard.
         token_embeddings: also keep the teacher's table of input token embeddings.
         compute_dtype: ``auto``, ``float32``, ``bfloat16`` or ``float16``.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps`` ...
@@ -94,16 +94,10 @@ class EncodeOptions:
     part: str | None = None
 
 
-def parse_outputs(text: str) -> tuple[str, ...]:
-    """Parse a list such as ``embedding,logits`` into outputs in the order of ``OUTPUTS``.
-
-    Raises:
-        InputError: if an output is unknown or named twice, or the list is empty.
-    """
-    names = [name.strip() for name in text.split(",")]
-    if set(names) - set(OUTPUTS) or len(set(names)) != len(names):
-        raise InputError(f"output {text!r}: expected {', '.join(OUTPUTS)}, or both with a comma between")
-    return tuple(name for name in OUTPUTS if name in names)
+def check_output(output: str) -> None:
+    """Raise ``InputError`` unless ``output`` is one of ``OUTPUTS``."""
+    if output not in OUTPUTS:
+        raise InputError(f"output {output!r}: expected {' or '.join(OUTPUTS)}, each in a build of its own")
 
 
 def parse_devices(text: str) -> list[str]:

@@ -11,7 +11,6 @@ import base64
 import os
 import weakref
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, cast
@@ -29,7 +28,7 @@ from embedcache.teacher.batching import EncodeCounts, EncodedTexts, token_budget
 from embedcache.teacher.options import EncodeOptions, TeacherOptions
 from embedcache.teacher.resolve import Server, resolve
 from embedcache.teacher.teacher import Teacher
-from embedcache.teacher.text_encoder import TextEncoder
+from embedcache.teacher.text_encoder import TextEncoder, WindowPlan
 
 DEFAULT_REQUESTS = 8
 DEFAULT_BATCH_TOKENS = 8192
@@ -252,7 +251,6 @@ class ServedEncoder(TextEncoder):
             if value is not None and value < 1:
                 raise InputError(f"{name} {value}: expected at least 1")
         self.teacher: ServedTeacher = teacher
-        self.teachers = (teacher,)
         self.batch_tokens = batch_tokens or DEFAULT_BATCH_TOKENS
         self.streams = requests or DEFAULT_REQUESTS
         self.counts = EncodeCounts()
@@ -276,23 +274,19 @@ class ServedEncoder(TextEncoder):
         """Estimate the tokens of texts, and the requests they take."""
         return int(self.lengths(texts).sum()), len(self.batches(texts))
 
-    def _start_window(
-        self, texts: Sequence[str], pool: ThreadPoolExecutor
-    ) -> tuple[EncodedTexts, set[Future[tuple[int, int]]]]:
-        """Submit a window's requests."""
+    def _plan_window(self, texts: Sequence[str]) -> WindowPlan:
+        """Form a window's requests."""
         if pair := next((text for text in texts if SEPARATOR in text), None):
             shown = pair[:60].replace(SEPARATOR, " + ")
             raise InputError(f"{self.teacher.name} is served, and takes no pairs of texts, found {shown!r}")
         vectors = np.empty((len(texts), self.teacher.dimension), dtype=np.float32)
 
-        def request(rows: NDArray[np.int64]) -> tuple[int, int]:
+        def request(rows: NDArray[np.int64]) -> int:
             vectors[rows], tokens = self._request([texts[row] for row in rows])
-            return len(rows), tokens
+            return tokens
 
         unknown = np.zeros(len(texts), dtype=np.int32)
-        return EncodedTexts(vectors, unknown, unknown > 0), {
-            pool.submit(request, rows) for rows in self.batches(texts)
-        }
+        return WindowPlan(EncodedTexts(vectors, unknown, unknown > 0), self.batches(texts), request)
 
     def _request(self, texts: Sequence[str]) -> tuple[Vectors, int]:
         found, tokens = self.teacher.client.vectors(texts)
@@ -303,10 +297,14 @@ class ServedEncoder(TextEncoder):
             )
         return found, tokens
 
-    def _finish_window(self, result: EncodedTexts) -> EncodedTexts:
-        """Compare the canary once all requests of the window are answered: it must be as at the start."""
+    def confirm(self) -> None:
+        """Compare the canary: it must be as at the start.
+
+        Raises:
+            ContractMismatchError: if the server runs another model by now.
+            ServedTeacherError: if it does not answer.
+        """
         before, (now, _) = self.teacher.canary, self._request(canary.TEXTS)
         wrong = canary.cosines(before, now) < canary.LEAST_COSINE
         spec = self.teacher.client.server.spec
         canary.refuse_other_model(spec, canary.TEXTS, before, now, wrong, "at the start")
-        return result

@@ -48,7 +48,8 @@ def small_teach(start: str | Path, train: Path, out: Path, **settings: Any) -> R
 def labelled_cache(file: Path, teacher: Path, folder: Path, **options: Any) -> Cache:
     """A cache of labelled texts with a classifier's vectors and logits."""
     columns = {"text_column": "text", "label_column": "label"}
-    return build(file, teacher, folder, output="embedding,logits", **{**columns, **options})
+    build(file, teacher, folder, **{**columns, **options})
+    return build(file, teacher, folder, output="logits", **{**columns, **options})
 
 
 def add_projection(cache: Cache, name: str, dimension: int) -> CachedTeacher:

@@ -27,7 +27,6 @@ FLOORS = [
         "missing",
         "projection",
         "querying",
-        "reuse",
     ],
     [
         "copying",

@@ -94,7 +94,7 @@ def test_a_build_reports_its_rows_and_the_same_again_encodes_nothing(
     columns = {"text_column": "text", "id_column": "id", "label_column": "label"}
     cache = build(source, teacher=loaded_teacher, name="named", **columns)
     done, store = json.loads(to_json(result(cache))), cache.store(loaded_teacher.contract)
-    assert (done["corpus"], done["outputs"][0]["contract_id"]) == ("named", loaded_teacher.contract.id)
+    assert (done["corpus"], done["contract_id"]) == ("named", loaded_teacher.contract.id)
     assert (done["rows"], done["distinct"], done["encoded"]) == (51, 51, 51)
     assert (done["column"], done["example"]) == ("text", TEXTS[0])
     assert (done["skipped"], done["truncated"]) == ({"empty": 1}, 1)
@@ -298,7 +298,7 @@ def test_a_model_that_changed_is_another_teacher_and_a_false_note_is_refused(
     cache = build(teacher=str(model))
     (note,) = cache.derived_folder.glob("contracts/*.json")
     value = read_sealed_json(note)
-    write_sealed_json(note, {"model": {**value["model"], "max_length": 9}})
+    write_sealed_json(note, {**value, "max_length": 9})
     with pytest.raises(ContractMismatchError, match="max_length"):
         build(teacher=str(model))
     write_sealed_json(note, value)

@@ -115,14 +115,16 @@ def test_unavailable_vectors_are_an_error_and_the_next_build_continues(team: Pat
 
 def test_embeddings_and_logits_are_fetched(tmp_path: Path) -> None:
     source = tmp_path / "texts.txt"
-    settings: Any = {"teacher": classifier_folder(tmp_path / "classifier"), "output": "embedding,logits"}
-    settings |= {"compute_dtype": "float32", "name": "corpus", "device": "cpu"}
+    settings: Any = {"teacher": classifier_folder(tmp_path / "classifier"), "name": "corpus"}
+    settings |= {"compute_dtype": "float32", "device": "cpu"}
     source.write_text("\n".join(TEXTS[:60]))
-    theirs = build(source, cache=tmp_path / "theirs", **settings)
+    for output in ("embedding", "logits"):
+        theirs = build(source, cache=tmp_path / "theirs", output=output, **settings)
     push(theirs.folder, str(tmp_path / "team"))
     source.write_text("\n".join(TEXTS[:70]))
-    mine = build(source, cache=tmp_path / "mine", remote=str(tmp_path / "team"), **settings)
-    assert mine.result is not None
-    assert (mine.result.encoded, sum(one.fetched for one in mine.result.outputs)) == (10, 120)
-    for name in ("classifier", "classifier.logits"):
+    settings["remote"] = str(tmp_path / "team")
+    for output, name in (("embedding", "classifier"), ("logits", "classifier.logits")):
+        mine = build(source, cache=tmp_path / "mine", output=output, **settings)
+        assert mine.result is not None
+        assert (mine.result.encoded, mine.result.fetched) == (10, 60)
         assert np.array_equal(mine.lookup(TEXTS[:60], name), theirs.lookup(TEXTS[:60], name))

@@ -66,7 +66,7 @@ def test_sorted_keys_agree_with_a_dictionary(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("embedcache.keys.BLOCK_KEYS", block)
         patch.setattr(index_module, "BLOCK_KEYS", block)
-        keys = sort_keys([keys_of(stored[:cut]), keys_of(stored[cut:])])
+        keys = sort_keys(lambda: [keys_of(stored[:cut]), keys_of(stored[cut:])], len(stored))
         distinct = [key for block in keys.distinct() for key in block.tolist()]
     assert keys.locate(keys_of(asked + stored)).tolist() == [expected.get(key, -1) for key in asked + stored]
     assert keys.in_order().tobytes() == b"".join(stored)

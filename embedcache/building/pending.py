@@ -1,0 +1,166 @@
+"""Pending work: encoded batches of unfinished shards, so that a killed build loses half a minute at most.
+
+While a shard is being encoded, its finished batches are written to ``derived/pending/<contract id>`` every
+``KEEP_SECONDS``. The same build run again forms the same batches and takes those from there, so its shards
+are the same to the byte. A piece is deleted once its rows are stored.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedcache.codecs import Vectors
+from embedcache.errors import EmbedCacheError, StorageError
+from embedcache.fsio import canonical_json
+from embedcache.keys import KeyArray, key_array
+from embedcache.store import Shard, ShardStore, VectorBatch
+from embedcache.store.pieces import Pieces
+from embedcache.teacher.batching import EncodedTexts
+from embedcache.teacher.text_encoder import TextEncoder
+
+KEEP_SECONDS = 30.0
+"""Seconds of the teacher's work that a kill may cost."""
+
+_BATCHES = "batches"
+"""Field of a piece's provenance: rows of each of its batches, separated by blanks."""
+
+
+class PendingWork:
+    """Keeper of the batches of one build; see ``embedcache.teacher.text_encoder.BatchKeeper``.
+
+    Batches are found again only where their texts, and everything that may change last bits, are the same.
+
+    Args:
+        derived: the cache's folder of derived files.
+        store: the store that the vectors go to in the end.
+        encoder: the teacher.
+    """
+
+    def __init__(self, derived: Path, store: ShardStore, encoder: TextEncoder) -> None:
+        self._pieces, self._store, self._encoder = pieces_of(derived, store), store, encoder
+        self._provenance = canonical_json(encoder.provenance)
+        self._batches: dict[bytes, Vectors] = {}
+        self._written: dict[str, KeyArray] = {}
+        self._waiting: list[tuple[Sequence[str], EncodedTexts, NDArray[np.int64]]] = []
+        self._kept = time.monotonic()
+        for piece in self._pieces.open(self._pieces.names()):
+            if (store.locate(piece.keys) >= 0).all():
+                self._pieces.remove(piece.name)
+            elif canonical_json(_without_batches(piece)) == self._provenance:
+                self._written[piece.name] = piece.keys
+                self._read(piece)
+
+    def _read(self, piece: Shard) -> None:
+        start = 0
+        for rows in str(piece.header.provenance.get(_BATCHES, "")).split():
+            end = start + int(rows)
+            self._batches[piece.keys[start:end].tobytes()] = piece.stored.vector[start:end]
+            start = end
+
+    def find(self, texts: Sequence[str]) -> Vectors | None:
+        """Return the vectors of a batch that was encoded before, float32 of shape (n, d); else None."""
+        return self._batches.get(key_array(texts).tobytes()) if self._batches else None
+
+    def add(self, texts: Sequence[str], encoded: EncodedTexts, batch: NDArray[np.int64]) -> None:
+        """Take an encoded batch: the rows ``batch`` of a window; one with NaN or infinity is left out."""
+        if np.isfinite(encoded.vectors[batch]).all():
+            self._waiting.append((texts, encoded, batch))
+
+    def keep_if_due(self) -> None:
+        """Write the batches taken so far if ``KEEP_SECONDS`` have passed; errors as ``keep``.
+
+        On a full disk nothing is written: the shard itself will say so.
+        """
+        if time.monotonic() - self._kept >= KEEP_SECONDS:
+            with suppress(StorageError):
+                self.keep()
+
+    def keep(self) -> None:
+        """Write the batches taken so far.
+
+        Raises:
+            ContractMismatchError: if the teacher is another one by now; nothing is written.
+            ServedTeacherError: if that cannot be asked.
+            StorageError: if they cannot be written.
+        """
+        self._kept = time.monotonic()
+        if not self._waiting:
+            return
+        self._encoder.confirm()
+        keys = [key_array([texts[row] for row in batch]) for texts, _, batch in self._waiting]
+        rows = VectorBatch(
+            keys=np.concatenate(keys),
+            vectors=np.concatenate([one.vectors[batch] for _, one, batch in self._waiting]),
+            tokens=np.concatenate([one.tokens[batch] for _, one, batch in self._waiting]),
+            truncated=np.concatenate([one.truncated[batch] for _, one, batch in self._waiting]),
+            provenance={**self._encoder.provenance, _BATCHES: " ".join(str(len(one)) for one in keys)},
+        )
+        piece = self._pieces.add(rows)
+        self._waiting = []
+        self._written[piece.name] = piece.keys
+
+    def stop(self) -> int:
+        """Write the batches taken so far if that can be done; return the rows of all that is pending."""
+        with suppress(EmbedCacheError):
+            self.keep()
+        return sum(map(len, self._written.values()))
+
+    def stored(self) -> None:
+        """Delete what the store holds by now; called after each window."""
+        self._waiting, self._kept = [], time.monotonic()
+        for name, keys in list(self._written.items()):
+            if (self._store.locate(keys) >= 0).all():
+                self._pieces.remove(name)
+                del self._written[name]
+
+
+def store_pending(derived: Path, store: ShardStore, shard_rows: int) -> int:
+    """Store what stopped builds left pending, as shards of their own; return the number of rows.
+
+    For builds by several processes: their batches are cut otherwise at each run, so none would be found.
+
+    Raises:
+        StorageError: if the store cannot be written.
+    """
+    pieces, groups = pieces_of(derived, store), defaultdict[bytes, list[Shard]](list)
+    found = list(pieces.open(pieces.names()))
+    for piece in found:
+        groups[canonical_json(_without_batches(piece))].append(piece)
+    rows = 0
+    for group in groups.values():
+        batch = _joined(group, store)
+        rows += len(batch.keys)
+        for start in range(0, len(batch.keys), shard_rows):
+            store.put(batch[start : start + shard_rows])
+    for piece in found:
+        pieces.remove(piece.name)
+    return rows
+
+
+def pieces_of(derived: Path, store: ShardStore) -> Pieces:
+    """Return the pending pieces of a store."""
+    return Pieces(derived / "pending" / store.contract.id, store.contract)
+
+
+def _without_batches(piece: Shard) -> dict[str, object]:
+    return {name: value for name, value in piece.header.provenance.items() if name != _BATCHES}
+
+
+def _joined(pieces: Sequence[Shard], store: ShardStore) -> VectorBatch:
+    """Return the rows of pieces that a store lacks, each once."""
+    batch = VectorBatch(
+        keys=np.concatenate([piece.keys for piece in pieces]),
+        vectors=np.concatenate([piece.stored.vector for piece in pieces]),
+        tokens=np.concatenate([piece.tokens for piece in pieces]),
+        truncated=np.concatenate([piece.truncated for piece in pieces]),
+        provenance=_without_batches(pieces[0]),
+    )
+    rows = np.sort(np.unique(batch.keys, return_index=True)[1])
+    return batch[rows[store.locate(batch.keys[rows]) < 0]]

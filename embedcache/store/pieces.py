@@ -1,0 +1,71 @@
+"""Pieces: small float32 shards under ``derived/``, for vectors that have no place in a store yet.
+
+They are shards like any other, named by their digest. Whoever finds a damaged piece leaves it out, and each
+can be deleted at any time: its texts are then encoded again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from embedcache.codecs import Codec, Stored, get_codec
+from embedcache.contract import Contract
+from embedcache.errors import EmbedCacheError, StorageError
+from embedcache.fsio import remove_file
+from embedcache.store.base import VectorBatch
+from embedcache.store.containers import FolderShards
+from embedcache.store.shard import Shard, open_shard, stored_shard
+
+_CODEC = "float32"
+_NO_ERROR = {"mean_cosine": 1.0, "worst_cosine": 1.0}
+
+
+class Pieces:
+    """Pieces of one contract in a folder, which is created at the first write.
+
+    Args:
+        folder: the folder.
+        contract: contract of the vectors; pieces of others are left out.
+    """
+
+    def __init__(self, folder: Path, contract: Contract) -> None:
+        self._files, self._contract = FolderShards(folder), contract
+
+    def names(self) -> list[str]:
+        """Return the names of all pieces, sorted; whether they are sound is not checked."""
+        return self._files.names()
+
+    def open(self, names: Sequence[str]) -> Iterator[Shard]:
+        """Yield the sound ones of the named pieces."""
+        for name in names:
+            with suppress(EmbedCacheError, OSError, ValueError):
+                data = self._files.open(name)
+                if hashlib.sha256(data).hexdigest() != name:
+                    continue
+                piece = open_shard(data, name, self._files.where(name), _find_codec)
+                if piece.header.contract == self._contract:
+                    yield piece
+
+    def add(self, batch: VectorBatch) -> Shard:
+        """Write rows as one piece, durably.
+
+        Raises:
+            StorageError: if it cannot be written.
+        """
+        name, data = stored_shard(self._contract, get_codec(_CODEC), Stored(batch.vectors), batch, _NO_ERROR)
+        self._files.add(name, data)
+        return open_shard(data, name, self._files.where(name), _find_codec)
+
+    def remove(self, name: str) -> None:
+        """Delete a piece; one that is gone, or cannot be deleted, is harmless."""
+        with suppress(StorageError):
+            remove_file(self._files.path(name))
+
+
+def _find_codec(name: str, codebook: str | None) -> Codec:
+    if name != _CODEC:
+        raise ValueError(f"found codec {name}, expected {_CODEC}")
+    return get_codec(name)
