@@ -25,9 +25,11 @@ from embedcache.cache_documents import (
 from embedcache.codecs import Vectors
 from embedcache.contract import Contract, describe_differences
 from embedcache.corpus.corpus import Corpus
+from embedcache.corpus.description import is_described
 from embedcache.errors import CacheFormatError, ContractMismatchError, InputError, MissingVectorsError
 from embedcache.fsio import (
     inside,
+    list_folder,
     make_directory,
     refuse_links,
     require_directory,
@@ -112,8 +114,8 @@ class Cache:
 
     def corpus_names(self) -> list[str]:
         """Return the names of all corpora, sorted; that they can be read is not checked."""
-        names = (path.parent.name for path in self.corpora_folder.glob("*/corpus.json"))
-        return sorted(filter(_NAME.fullmatch, names))
+        folder = self.corpora_folder
+        return [name for name in list_folder(folder) if _NAME.fullmatch(name) and is_described(folder / name)]
 
     def corpora(self) -> list[Corpus]:
         """Return all corpora, by name."""
@@ -153,15 +155,17 @@ class Cache:
             CorruptCacheError: if a teacher's folder is not named by its contract, or a file of it is damaged.
         """
         found = []
-        for path in sorted((self.folder / "teachers").glob("*/contract.json")):
-            if _CONTRACT_ID.fullmatch(path.parent.name):
-                contract = read_contract(path)
-                names = sorted((self.teacher_folder(contract) / "names").glob("*.json"))
-                found += [
-                    CachedTeacher(name.stem, contract, read_origin(name))
-                    for name in names
-                    if _NAME.fullmatch(name.stem)
-                ]
+        for contract_id in filter(_CONTRACT_ID.fullmatch, list_folder(self.folder / "teachers")):
+            folder = self.folder / "teachers" / contract_id
+            if "contract.json" not in list_folder(folder):
+                continue
+            contract = read_contract(folder / "contract.json")
+            files = list_folder(self.teacher_folder(contract) / "names")
+            names = [file[:-5] for file in files if file.endswith(".json")]
+            found += [
+                CachedTeacher(name, contract, read_origin(folder / "names" / f"{name}.json"))
+                for name in filter(_NAME.fullmatch, names)
+            ]
         return sorted(found, key=lambda teacher: teacher.name)
 
     def teacher(self, name: str | None = None) -> CachedTeacher:

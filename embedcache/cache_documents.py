@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from embedcache.contract import Contract
-from embedcache.errors import CacheFormatError, CorruptCacheError, StorageError
+from embedcache.errors import CacheFormatError, CorruptCacheError, StorageError, UnreadableError
 from embedcache.fsio import (
     file_state,
     parsed_json,
@@ -42,6 +42,8 @@ def check_marker(folder: Path) -> None:
             f"{folder} holds no cache.json, so it is not a cache: build one with "
             f"'embedcache build CORPUS --teacher NAME --cache {folder}'"
         ) from None
+    except UnreadableError:
+        raise
     except (OSError, ValueError) as error:
         raise CacheFormatError(f"{marker} is damaged ({error}): {_REMEDY}") from error
     if value != CACHE_MARKER:
@@ -86,6 +88,8 @@ def read_contract(path: Path) -> Contract:
         contract = Contract.from_json(parsed_json(data))
         if contract.id != path.parent.name or data != spelled_json(contract.to_json()):
             raise ValueError("it does not match its folder's name")
+    except UnreadableError:
+        raise
     except (OSError, ValueError) as error:
         raise CorruptCacheError(f"{path} is damaged ({str(error)[:200]}): {_REMEDY}") from error
     return contract
@@ -101,6 +105,8 @@ def read_origin(path: Path) -> dict[str, str]:
         origin = read_sealed_json(path)
         if not all(isinstance(text, str) for text in origin.values()):
             raise ValueError("a value is not text")
+    except UnreadableError:
+        raise
     except (OSError, ValueError) as error:
         raise CorruptCacheError(f"{path} is damaged ({error}): {_REMEDY}") from error
     return origin

@@ -85,6 +85,12 @@ class StorageError(EmbedCacheError, OSError):
     exit_code = 1
 
 
+class UnreadableError(EmbedCacheError, OSError):
+    """A file of the cache cannot be read: permission, too many open files, I/O. It may well be sound."""
+
+    exit_code = 1
+
+
 class RemoteError(EmbedCacheError, OSError):
     """A remote cannot be reached, or its files are damaged or unexpected."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import mmap
 import os
 import shutil
 import stat
@@ -18,9 +17,18 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from embedcache.errors import CacheFormatError, EmbedCacheError, MissingInputError, StorageError
+from embedcache.errors import (
+    CacheFormatError,
+    EmbedCacheError,
+    MissingInputError,
+    StorageError,
+    UnreadableError,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 TEMPORARY_PREFIX = ".tmp-"
 
@@ -48,6 +56,35 @@ def explain_os_error(error: OSError, path: Path) -> StorageError:
     return StorageError(
         f"cannot write {path}: {reason}; make room, or choose a folder that can be written, and run it again"
     )
+
+
+# A file that is gone, or a link in its place, is damage to the cache.
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+_REMEDIES = {
+    errno.EACCES: "ask its owner for permission",
+    errno.EPERM: "ask its owner for permission",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "raise the system's limit of open files",
+    errno.ENOMEM: "free memory, or raise vm.max_map_count",
+}
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn an ``OSError`` that says nothing of a file's content into an ``UnreadableError``.
+
+    A file that is missing keeps its ``FileNotFoundError``.
+    """
+    try:
+        yield
+    except EmbedCacheError:
+        raise
+    except OSError as error:
+        if error.errno is None or error.errno in _GONE:
+            raise
+        remedy = _REMEDIES.get(error.errno, "check the disk, and run it again")
+        # pyarrow's messages name the file a second time.
+        raise UnreadableError(f"cannot read {path}: {os.strerror(error.errno)}; {remedy}") from error
 
 
 def fsync_directory(folder: Path) -> None:
@@ -223,7 +260,8 @@ def read_sealed_json(path: Path, most: int = _MOST_JSON) -> dict[str, Any]:
 
     Raises:
         ValueError: if a byte of the file has changed, it is too large, or a link.
-        OSError: if the file cannot be read.
+        FileNotFoundError: if the file is missing.
+        UnreadableError: if it cannot be read.
     """
     data = read_regular(path, most)
     value = parsed_json(data)
@@ -267,28 +305,50 @@ def open_regular(path: Path) -> BinaryIO:
 
     Raises:
         ValueError: if it is a symbolic link, a folder, a pipe or a device: those lead outside, or block.
-        OSError: if it cannot be opened.
+        FileNotFoundError: if it is missing.
+        UnreadableError: if it cannot be opened.
     """
-    if not stat.S_ISREG(path.lstat().st_mode):
-        kind = "a symbolic link" if path.is_symlink() else "not a regular file"
-        raise ValueError(f"it is {kind}; a cache holds its files itself")
-    # Another process may have put something else there.
-    return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
+    with reading(path):
+        if not stat.S_ISREG(path.lstat().st_mode):
+            kind = "a symbolic link" if path.is_symlink() else "not a regular file"
+            raise ValueError(f"it is {kind}; a cache holds its files itself")
+        # Another process may have put something else there.
+        return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
 
 
 def read_regular(path: Path, most: int = _MOST_JSON) -> bytes:
     """Return the bytes of a small file of a cache, at most ``most``; errors as ``open_regular``."""
-    with open_regular(path) as handle:
+    with open_regular(path) as handle, reading(path):
         data = handle.read(most + 1)
     if len(data) > most:
         raise ValueError(f"it has more than {most:,} bytes")
     return data
 
 
-def map_regular(path: Path) -> mmap.mmap:
-    """Return a file of a cache, mapped into memory; errors as ``open_regular``, ValueError if empty."""
-    with open_regular(path) as handle:
-        return mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+def map_regular(path: Path) -> pa.Buffer:
+    """Return a file of a cache, mapped into memory; errors as ``open_regular``, ValueError if empty.
+
+    The buffer keeps the mapping and no open file, which Python's ``mmap`` does.
+    """
+    import pyarrow as pa
+
+    with open_regular(path) as handle, reading(path):
+        if not os.fstat(handle.fileno()).st_size:
+            raise ValueError("it is empty")
+        # By its descriptor: pyarrow would follow a link that another process has put in its place.
+        with pa.memory_map(f"/dev/fd/{handle.fileno()}", "r") as source:
+            return source.read_buffer()
+
+
+def list_folder(folder: Path) -> list[str]:
+    """Return the names in a folder of a cache, sorted; none if it is missing.
+
+    Raises:
+        UnreadableError: if it cannot be listed. ``Path.glob`` would find nothing, without a word.
+    """
+    with reading(folder), suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries)
+    return []
 
 
 def regular_size(path: Path) -> int:
@@ -322,14 +382,18 @@ def refuse_links(folder: Path, depth: int = 1) -> None:
 
 def file_state(path: Path) -> list[int]:
     """Return size, mtime, ctime, device and inode of a file; no user can set all of them."""
-    status = path.stat()
+    with reading(path):
+        status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino]
 
 
 def sha256_file(path: Path) -> str:
-    """Return the sha256 of a file's bytes, in hexadecimal."""
+    """Return the sha256 of a file's bytes, in hexadecimal; errors as ``reading`` gives them.
+
+    The file is read, not mapped: a disk that fails would end the process while it reads a mapped page.
+    """
     digest = hashlib.sha256()
-    with path.open("rb") as handle:
+    with reading(path), path.open("rb") as handle:
         while block := handle.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()

@@ -7,11 +7,11 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
-from embedcache.fsio import TEMPORARY_PREFIX, explain_os_error
+from embedcache.fsio import TEMPORARY_PREFIX
 
 DERIVED = "derived"
 QUARANTINE = f"{DERIVED}/quarantine"
@@ -38,6 +38,7 @@ class Kind(str, Enum):
     PROJECTION = "projection"
     DERIVED = "derived file"
     LEFTOVER = "unfinished write"
+    FOLDER = "folder"
     UNKNOWN = "unknown file"
     SPECIAL = "link or device"
 
@@ -78,6 +79,7 @@ class Entry:
         corpus: name of the corpus it belongs to, else empty.
         teacher: contract id of the teacher it belongs to, else empty.
         view: name of the view of ``corpus`` it belongs to, else empty.
+        unread: why the file, or the folder, could not be looked at; else empty.
     """
 
     path: str
@@ -86,6 +88,7 @@ class Entry:
     corpus: str = ""
     teacher: str = ""
     view: str = ""
+    unread: str = ""
 
     @property
     def stem(self) -> str:
@@ -102,8 +105,24 @@ def entry_at(path: str, size: int = 0) -> Entry:
 
 
 def list_files(folder: Path) -> list[Entry]:
-    """Return every file of the cache in ``folder``, links and devices too, sorted; no link is followed."""
+    """Return every file of the cache in ``folder``, links and devices too, sorted; no link is followed.
+
+    A folder that cannot be listed stands for its files, with the reason in ``unread``.
+    """
     return sorted(_walk(folder), key=lambda entry: entry.path)
+
+
+def _unread_folder(place: str, why: str) -> Entry:
+    top, _, rest = place.partition("/")
+    owner = rest.partition("/")[0]
+    kind = Kind.DERIVED if top == DERIVED else Kind.FOLDER
+    return Entry(
+        f"{place}/",
+        kind,
+        corpus=owner if top == "corpora" else "",
+        teacher=owner if top == "teachers" else "",
+        unread=why,
+    )
 
 
 def _walk(folder: Path) -> Iterator[Entry]:
@@ -117,14 +136,19 @@ def _walk(folder: Path) -> Iterator[Entry]:
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise explain_os_error(error, folder / place) from error
+            yield _unread_folder(place, str(error.strerror))
+            continue
         for path, entry in found:
             if entry.is_dir(follow_symlinks=False):
                 left.append(path)
                 continue
             # A temporary file of a running build may be gone by now.
             with suppress(FileNotFoundError):
-                state = entry.stat(follow_symlinks=False)
+                try:
+                    state = entry.stat(follow_symlinks=False)
+                except PermissionError as error:
+                    yield replace(entry_at(path), unread=str(error.strerror))
+                    continue
                 if not stat.S_ISREG(state.st_mode):
                     yield Entry(path, Kind.SPECIAL)
                 elif any(part.startswith(TEMPORARY_PREFIX) for part in path.split("/")):

@@ -17,7 +17,7 @@ from embedcache.cache_documents import IMPORTED
 from embedcache.codecs import Vectors
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
-from embedcache.errors import CorruptCacheError, InputError, MissingVectorsError
+from embedcache.errors import CorruptCacheError, InputError, MissingVectorsError, UnreadableError
 from embedcache.fsio import canonical_json, map_regular, write_bytes
 from embedcache.missing import MissingRows
 from embedcache.progress import NO_PROGRESS, Progress
@@ -129,6 +129,8 @@ def read_projection(cache: Cache, teacher: CachedTeacher) -> NDArray[np.float32]
         if hashlib.sha256(data).hexdigest() != wanted:
             raise ValueError("its digest is not the one in the contract")
         matrix: NDArray[np.float32] = load(data)["weight"]
+    except UnreadableError:
+        raise
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise CorruptCacheError(
             f"{path} is damaged ({str(error)[:200]}): run 'distill kb project' again with the settings it "

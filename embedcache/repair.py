@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, cast
 
@@ -21,10 +22,17 @@ from embedcache.cache import Cache, CachedTeacher
 from embedcache.cache_documents import CACHE_MARKER, read_origin
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus, find_texts
-from embedcache.errors import CorruptCacheError, EmbedCacheError, NonFiniteVectorError, TeacherError
+from embedcache.errors import (
+    CorruptCacheError,
+    EmbedCacheError,
+    NonFiniteVectorError,
+    TeacherError,
+    UnreadableError,
+)
 from embedcache.fsio import (
     explain_os_error,
     fsync_directory,
+    list_folder,
     make_directory,
     sealed,
     spelled_json,
@@ -137,7 +145,8 @@ class _Repairer:
         self.rows = 0
 
     def run(self) -> None:
-        self._findings = self._verifier.run().damage
+        done = self._verifier.run()
+        self._findings = done.damage
         # A link may lead out of the cache, and files of a newer version are not understood.
         if not any(
             one.kind == Kind.SPECIAL.value or (one.kind == Kind.MARKER.value and one.is_newer)
@@ -152,9 +161,9 @@ class _Repairer:
             # Projections are made of the vectors of other teachers.
             for contract in sorted(contracts, key=is_derived):
                 self._restore(contract)
-        done = {fix.path for fix in self.fixes}
-        for finding in self._findings:
-            if finding.path not in done:
+        handled = {fix.path for fix in self.fixes}
+        for finding in (*self._findings, *done.unread):
+            if finding.path not in handled:
                 self._done(finding, LEFT, f"{finding.what}; {finding.fix}")
 
     def _damage(self, *kinds: Kind, teacher: str = "") -> list[Finding]:
@@ -215,13 +224,19 @@ class _Repairer:
 
     def _known_as(self, contract: Contract) -> CachedTeacher:
         """Return a teacher under one of its names that can be read, else without an origin."""
-        for path in sorted((self.folder / "teachers" / contract.id / "names").glob("[!.]*.json")):
-            with suppress(CorruptCacheError):
-                return CachedTeacher(path.stem, contract, read_origin(path))
+        folder = self.folder / "teachers" / contract.id / "names"
+        for name in (file[:-5] for file in list_folder(folder) if file.endswith(".json")):
+            with suppress(CorruptCacheError, UnreadableError):
+                return CachedTeacher(name, contract, read_origin(folder / f"{name}.json"))
         return CachedTeacher(contract.id[:12], contract, {})
 
     def _restore(self, contract: Contract) -> None:
-        """Bring back the shards of a teacher, those too of which nothing is left."""
+        """Bring back the shards of a teacher, those too of which nothing is left.
+
+        Where files cannot be read, nobody knows what is lost: then nothing is moved or encoded.
+        """
+        if self._verifier.has_unread(f"teachers/{contract.id}") or self._verifier.has_unread("corpora"):
+            return
         findings = self._damage(*_VECTORS, teacher=contract.id)
         folder, checks = f"teachers/{contract.id}", self._verifier.checks
         is_newer = any(one.is_newer and one.path.startswith(f"{folder}/") for one in self._findings)
@@ -238,11 +253,11 @@ class _Repairer:
                 if is_derived(contract):
                     read_projection(Cache(self.folder), self._known_as(contract))
                 elif windows:
-                    encoder = self._load(contract, (*store.shards, *lost))
+                    encoder = self._load(contract, chain(store.shards, lost))
                     refuse_changed_server(store, lambda: self._texts, lambda s: encoder.encode(s).vectors)
                 if findings:
                     self._clear(contract, {one.path for one in findings})
-                codec = lost[0].header.codec if lost and not sound else None
+                codec = lost[0].header.codec if lost and not sound.names() else None
                 made = self._store(contract, windows, encoder, codec)
         except EmbedCacheError as error:
             for finding in findings or [Finding(folder, Kind.SHARD.value, "", "")]:
@@ -264,8 +279,9 @@ class _Repairer:
         for path in paths - lmdb:
             self._move_aside(path)
         files = FolderShards(self.folder / "teachers" / contract.id / "shards")
-        for name, data in self._verifier.checks.shards[contract.id].items() if lmdb else ():
-            files.add(name, data)
+        sound = self._verifier.checks.shards[contract.id]
+        for name in sound.names() if lmdb else ():
+            files.add(name, sound.open(name))
         for path in lmdb:
             self._move_aside(path)
 
@@ -285,8 +301,8 @@ class _Repairer:
             for texts in self._texts:
                 if any((lost.locate(keys) >= 0).any() for keys in texts.iter_keys()):
                     extend(cache, self._known_as(contract), texts)
-        codebooks = (cache.teacher_folder(contract) / "codebooks").glob("[!.]*.npy")
-        return [*cache.container(contract).names(), *(path.stem for path in codebooks)]
+        codebooks = list_folder(cache.teacher_folder(contract) / "codebooks")
+        return [*cache.container(contract).names(), *(file.removesuffix(".npy") for file in codebooks)]
 
     def _encode(self, encoder: TextEncoder, windows: Sequence[KeyArray]) -> Iterator[VectorBatch]:
         """Yield the rows of each window."""
@@ -299,7 +315,7 @@ class _Repairer:
                 rest = encoded.tokens, encoded.truncated, encoder.provenance
                 yield VectorBatch(keys, encoded.vectors, *rest)
 
-    def _load(self, contract: Contract, shards: Sequence[Shard]) -> TextEncoder:
+    def _load(self, contract: Contract, shards: Iterable[Shard]) -> TextEncoder:
         """Return the encoder of a teacher, to compute as it did for some shards."""
         if self._encoder is None or self._encoder.teacher.contract != contract:
             known = self._known_as(contract)
@@ -338,7 +354,7 @@ def _plan(lost: Sequence[Shard], corpora: Sequence[Corpus], store: ShardStore) -
         if is_missing.any() and not unknown:
             ranked.append((int(found[found >= 0].min()), shard.keys[found >= 0]))
     windows = [keys for _, keys in sorted(ranked, key=lambda one: one[0])]
-    rows_each = max(map(len, (*store.shards, *lost)), default=DEFAULT_SHARD_ROWS)
+    rows_each = max(map(len, chain(store.shards, lost)), default=DEFAULT_SHARD_ROWS)
     # A key may be damaged itself: then its text is among those that lack a vector.
     lost_keys = KeyIndex(all_lost)
     for _, missing in rows_without_vector(corpora, store):

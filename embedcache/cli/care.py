@@ -38,7 +38,7 @@ def _short(text: str) -> str:
 def verify_command(cache: str, as_json: bool) -> None:
     """Read every byte of a cache and list damaged and missing files.
 
-    Nothing is changed. Exits with 1 if anything is damaged.
+    Nothing is changed. Exits with 1 if anything is damaged, or cannot be read.
     """
     from embedcache.verify import verify
 
@@ -47,15 +47,13 @@ def verify_command(cache: str, as_json: bool) -> None:
     if as_json:
         print_json(found)
     else:
-        rows = [
-            ("damaged" if one.is_damage else "note", one.kind, _short(one.path), _short(one.what), one.fix)
-            for one in found.findings
-        ]
+        rows = [(one.state, one.kind, _short(one.path), _short(one.what), one.fix) for one in found.findings]
         print_table(("", "kind", "file", "found", "remedy"), rows)
-        state = f"{len(found.damage):,} damaged" if found.damage else "sound"
+        counts = {"damaged": len(found.damage), "not read": len(found.unread)}
+        state = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "sound"
         files = f"{counted(found.files, 'file')}, {size(found.bytes)}"
         click.echo(f"{found.cache}: {state}; {files} in {found.seconds:.1f} s")
-    sys.exit(1 if found.damage else 0)
+    sys.exit(1 if found.damage or found.unread else 0)
 
 
 @click.command("repair")
@@ -66,7 +64,8 @@ def verify_command(cache: str, as_json: bool) -> None:
 def repair_command(cache: str, dry_run: bool, as_json: bool, **computing: Any) -> None:
     """Repair damage in a cache: encode lost vectors again, write documents again.
 
-    What is damaged is moved to derived/quarantine/. Exits with 1 if something is left to do by hand.
+    What is damaged is moved to derived/quarantine/; what cannot be read is left alone. Exits with 1 if
+    something is left to do by hand.
     """
     from embedcache.live import Computing
     from embedcache.repair import repair

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedcache.codecs.base import Codec, Stored, Vectors, row_magnitudes
-from embedcache.errors import CorruptCacheError, InputError
+from embedcache.errors import CorruptCacheError, InputError, UnreadableError
 from embedcache.fsio import read_regular, write_bytes
 
 if TYPE_CHECKING:
@@ -178,6 +178,8 @@ def load(folder: Path, sha256: str) -> PQCodec:
         centroids = np.frombuffer(data, "<f4", offset=header.end()).reshape(shape)
         if not (np.abs(centroids) <= _LIMIT).all():  # NaN is not
             raise ValueError(f"it holds numbers that are not finite, or above {_LIMIT:g}")
+    except UnreadableError:
+        raise
     except (OSError, ValueError) as error:
         raise CorruptCacheError(
             f"the pq codebook {sha256[:80]!r} in {folder} is damaged or missing ({error}). Copy it again "

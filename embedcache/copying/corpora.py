@@ -15,7 +15,7 @@ from embedcache.copying.options import CopyOptions
 from embedcache.corpus.corpus import Corpus, View, check_name
 from embedcache.corpus.description import DESCRIPTION, VIEWS, is_recorded, write_record
 from embedcache.corpus.subset import copy_rows, subset_name
-from embedcache.errors import CorruptCacheError, InputError
+from embedcache.errors import CorruptCacheError, InputError, UnreadableError
 from embedcache.progress import Progress
 
 
@@ -134,6 +134,8 @@ def copy_checked(source: Path, target: Path, sha256: str) -> None:
         fsio.regular_size(source)
         if fsio.sha256_file(source) != sha256:
             raise ValueError(f"expected sha256 {sha256}")
+    except UnreadableError:
+        raise
     except (OSError, ValueError) as error:
         raise CorruptCacheError(f"{source} is damaged ({error}). Run 'embedcache repair'.") from error
     if not target.exists():

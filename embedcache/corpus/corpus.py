@@ -25,7 +25,7 @@ from embedcache.corpus.description import (
 )
 from embedcache.corpus.part import ORIGINAL, Part, damaged, key_view, open_part
 from embedcache.errors import InputError
-from embedcache.fsio import inside
+from embedcache.fsio import inside, list_folder
 from embedcache.keys import KEY_DTYPE, KeyArray, KeyIndex
 from embedcache.views.recipe import Recipe, is_view_name
 
@@ -181,8 +181,8 @@ class Corpus:
 
     def view_names(self) -> list[str]:
         """Return the names of the views, sorted, without reading them."""
-        folders = inside(self.folder, VIEWS).glob("*")
-        return sorted(folder.name for folder in folders if is_view_name(folder.name) and is_recorded(folder))
+        folder = inside(self.folder, VIEWS)
+        return [name for name in list_folder(folder) if is_view_name(name) and is_recorded(folder / name)]
 
     def view(self, name: str) -> View:
         """Return the view called ``name``: another text for every row.

@@ -7,7 +7,6 @@ Without ``recipe.json`` beside its description there is no view.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -17,8 +16,8 @@ from pydantic import Field, TypeAdapter, model_validator
 from pydantic.dataclasses import dataclass
 
 from embedcache.corpus.part import COLUMN_TYPES, ORIGINAL, STRICT, Count, Digest, Part, damaged
-from embedcache.errors import CacheFormatError
-from embedcache.fsio import canonical_json, read_sealed_json, write_sealed_json
+from embedcache.errors import CacheFormatError, UnreadableError
+from embedcache.fsio import canonical_json, list_folder, read_sealed_json, write_sealed_json
 from embedcache.views.recipe import Recipe
 
 T = TypeVar("T")
@@ -147,9 +146,14 @@ class ViewRecord:
         return {"version": RECIPE_VERSION, **asdict(self)}
 
 
+def is_described(folder: Path) -> bool:
+    """Return whether a corpus in ``folder`` is complete, without reading it."""
+    return DESCRIPTION in list_folder(folder)
+
+
 def is_recorded(folder: Path) -> bool:
     """Return whether a view in ``folder`` is complete, without reading it."""
-    return os.path.lexists(folder / RECIPE)
+    return RECIPE in list_folder(folder)
 
 
 def write_record(folder: Path, record: ViewRecord) -> None:
@@ -187,6 +191,8 @@ def _read(path: Path, version: int, parse: Callable[[dict[str, Any]], T]) -> T:
             raise ValueError("its version is not a number")
         if found == version:
             return parse(value)
+    except UnreadableError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise damaged(path, error) from error
     raise CacheFormatError(

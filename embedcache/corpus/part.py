@@ -14,8 +14,8 @@ from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from embedcache.arrow_file import read_batch
-from embedcache.errors import CorruptCacheError
-from embedcache.fsio import file_state, regular_size, sha256_file
+from embedcache.errors import CorruptCacheError, UnreadableError
+from embedcache.fsio import file_state, map_regular, sha256_file
 from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray
 
 if TYPE_CHECKING:
@@ -146,10 +146,7 @@ def open_part(folder: Path, part: Part, types: Mapping[str, str]) -> pa.RecordBa
 
     path = folder / part.file_name
     try:
-        regular_size(path)
-        # Arrow keeps the mapping, not the file: thousands of parts would run out of open files.
-        with pa.memory_map(str(path), "r") as source:
-            batch = read_batch(source.read_buffer())
+        batch = read_batch(map_regular(path))
         if not batch.schema.equals(part_schema(types)):
             raise ValueError(f"columns {batch.schema.names}, not of the names and types expected")
         if batch.num_rows != part.rows:
@@ -163,6 +160,8 @@ def open_part(folder: Path, part: Part, types: Mapping[str, str]) -> pa.RecordBa
                 raise ValueError("its bytes are not those that its name is the digest of")
             _sound[path.absolute()] = state
     # Lengths in a damaged header can be absurd.
+    except UnreadableError:
+        raise
     except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
         raise damaged(path, error) from error
     return batch

@@ -19,14 +19,12 @@ from embedcache.errors import ContractMismatchError, InputError
 from embedcache.keys import key_array
 from embedcache.missing import MissingRows
 from embedcache.parallel.window import Window
-from embedcache.store import FolderShards, ShardStore
-from embedcache.store.checked import CheckedFiles
+from embedcache.store import ShardStore
+from embedcache.store.containers import ListedShards
 from embedcache.teacher.lazy import LazyTeacher
 from embedcache.teacher.options import EncodeOptions, TeacherOptions
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from embedcache.teacher.text_encoder import TextEncoder
 
 
@@ -127,24 +125,7 @@ class Worker:
 
 def _open_store(cache: Cache, setup: WorkerSetup) -> ShardStore:
     folder = cache.teacher_folder(setup.contract)
-    listed = set() if setup.codebook_in is None else {setup.codebook_in}
-    shards = _OwnShards(folder / "shards", cache.checked_files(setup.contract), listed)
+    # A store opens what is listed, and a worker needs nothing of what thousands of others have stored.
+    listed = () if setup.codebook_in is None else (setup.codebook_in,)
+    shards = ListedShards(folder / "shards", listed, cache.checked_files(setup.contract))
     return ShardStore(shards, setup.contract, setup.codec, codebooks=folder / "codebooks")
-
-
-class _OwnShards(FolderShards):
-    """Folder of shards that lists only those added through it, and the shard with the codebook.
-
-    A store opens what is listed, and a worker needs nothing of what thousands of others have stored.
-    """
-
-    def __init__(self, folder: Path, checked: CheckedFiles, listed: set[str]) -> None:
-        super().__init__(folder, checked)
-        self._listed = listed
-
-    def names(self) -> list[str]:
-        return sorted(self._listed)
-
-    def add(self, name: str, data: pa.Buffer) -> None:
-        super().add(name, data)
-        self._listed.add(name)

@@ -30,8 +30,9 @@ from embedcache.share.files import corpus_paths, shared_shard
 from embedcache.share.manifest import LEAVE_OUT, SHARED, ManifestSet, SharedFile
 from embedcache.share.remote import DamagedError, Remote
 from embedcache.sizes import readable
-from embedcache.store import FolderShards, MemoryShards, ShardStore
+from embedcache.store import FolderShards, ShardStore
 from embedcache.store.base import ShardContainer
+from embedcache.store.containers import ListedShards
 from embedcache.verify.files import RULES
 from embedcache.verify.rows import check_rows
 
@@ -221,10 +222,9 @@ class Incoming:
         Raises:
             RemoteError: if one has another contract, codec, keys or number of rows than its manifest lists.
         """
-        folder, container = self.folder / "teachers" / contract.id, MemoryShards()
+        folder = self.folder / "teachers" / contract.id
         with self.refusing(shards):
-            for shard in shards:
-                container.add(shard.sha256, FolderShards(folder / "shards").open(shard.sha256))
+            container = ListedShards(folder / "shards", (shard.sha256 for shard in shards))
             store = ShardStore(container, contract, codebooks=folder / "codebooks")
         listed = {shard.sha256: shard for shard in shards}
         for opened in store.shards:

@@ -14,20 +14,23 @@ from pathlib import Path
 
 import numpy as np
 
-from embedcache.errors import StorageError
-from embedcache.fsio import map_regular, write_bytes
+from embedcache.errors import StorageError, UnreadableError
+from embedcache.fsio import map_regular, open_regular, reading, write_bytes
 
 CHECKED = "checked.bin"
 """File name of the note on a teacher's files."""
 
 _ROW = np.dtype([("name", "S72"), ("state", "<u8", 5)])
 
+_BLOCK = 1 << 20
+
 # Files found sound by this process, whether or not that could be noted.
 _sound: dict[Path, list[int]] = {}
 
 
 def _state(path: Path) -> list[int]:
-    status = path.lstat()
+    with reading(path):
+        status = path.lstat()
     numbers = status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino
     # Inodes may take all 64 bits, and times may lie before 1970.
     return [number % (1 << 64) for number in numbers]
@@ -79,6 +82,9 @@ class CheckedFiles:
         """Return those of ``files`` (path -> expected sha256) that are missing, links or changed.
 
         Files that are known are not read again; those found sound are noted.
+
+        Raises:
+            UnreadableError: if one of them cannot be read.
         """
         unknown = [path for path in files if not self.knows(path)]
         if not unknown:
@@ -91,7 +97,13 @@ class CheckedFiles:
 
 
 def _has_digest(path: Path, expected: str) -> bool:
+    digest = hashlib.sha256()
     try:
-        return hashlib.sha256(map_regular(path)).hexdigest() == expected
+        with open_regular(path) as handle, reading(path):
+            while block := handle.read(_BLOCK):
+                digest.update(block)
+    except UnreadableError:
+        raise
     except (OSError, ValueError):
         return False
+    return digest.hexdigest() == expected

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embedcache.errors import CorruptCacheError, InputError
-from embedcache.fsio import commit, inside, map_regular, remove_file, write_bytes
+from embedcache.errors import CorruptCacheError, InputError, UnreadableError
+from embedcache.fsio import commit, inside, list_folder, map_regular, remove_file, write_bytes
 from embedcache.store.base import ShardContainer, is_shard_name
 from embedcache.store.checked import CheckedFiles
 from embedcache.store.lmdb_shards import SEAL, LmdbShards
@@ -40,20 +39,15 @@ class FolderShards(ShardContainer):
 
     def names(self) -> list[str]:
         """Return the names of all shards, sorted; files of other names are not shards."""
-        folder = inside(self.folder.parent, self.folder.name)
-        if not folder.is_dir():
-            return []
-        with os.scandir(folder) as entries:
-            files = [entry.name for entry in entries if entry.name.endswith(".arrow")]
-        return sorted(filter(is_shard_name, (file.removesuffix(".arrow") for file in files)))
+        files = list_folder(inside(self.folder.parent, self.folder.name))
+        return list(filter(is_shard_name, (file[:-6] for file in files if file.endswith(".arrow"))))
 
     def open(self, name: str) -> pa.Buffer:
         """Return the bytes of a shard, memory-mapped."""
-        import pyarrow as pa
-
         try:
-            # The buffer keeps the mapping, not the file: thousands of shards would run out of open files.
-            return pa.py_buffer(map_regular(self.path(name)))
+            return map_regular(self.path(name))
+        except UnreadableError:
+            raise
         except (OSError, ValueError) as error:
             raise damaged_shard(self.where(name), error) from error
 
@@ -85,6 +79,33 @@ class FolderShards(ShardContainer):
     def finish(self) -> None:
         """Note the files written here as checked."""
         self._checked.save()
+
+
+class ListedShards(FolderShards):
+    """Folder of shards that lists only some of them, and those added through it.
+
+    Args:
+        folder: the folder.
+        names: names of the shards to list.
+        checked: files whose digest was taken; default: all that are listed, by the caller.
+    """
+
+    def __init__(self, folder: Path, names: Iterable[str], checked: CheckedFiles | None = None) -> None:
+        super().__init__(folder, checked)
+        self._listed, self._is_checked = set(names), checked is None
+
+    def names(self) -> list[str]:
+        """Return the listed names, sorted."""
+        return sorted(self._listed)
+
+    def add(self, name: str, data: pa.Buffer) -> None:
+        """Write a shard's file, and list it."""
+        super().add(name, data)
+        self._listed.add(name)
+
+    def find_corrupt(self, names: Sequence[str]) -> list[str]:
+        """Return nothing where the caller has taken the digests; else as a folder of shards."""
+        return [] if self._is_checked else super().find_corrupt(names)
 
 
 class MemoryShards(ShardContainer):

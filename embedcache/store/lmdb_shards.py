@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from embedcache.errors import CorruptCacheError, StorageError
+from embedcache.errors import CorruptCacheError, StorageError, UnreadableError
 from embedcache.fsio import (
     explain_os_error,
     file_state,
@@ -200,6 +200,8 @@ class LmdbShards(ShardContainer):
         try:
             for file in files:
                 open_regular(file).close()
+        except UnreadableError:
+            raise
         except (OSError, ValueError) as error:
             raise damaged_shard(str(self.file), error) from error
         if self.is_there and not self._checked.knows(self.file):

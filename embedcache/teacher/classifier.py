@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedcache.contract import Contract
-from embedcache.errors import CorruptCacheError, InputError
+from embedcache.errors import CorruptCacheError, InputError, UnreadableError
 from embedcache.fsio import canonical_json, read_sealed_json, sha256_file, write_bytes, write_sealed_json
 from embedcache.pairs import SEPARATOR, Reads
 from embedcache.teacher.options import LOGITS
@@ -120,6 +120,8 @@ class ClassifierHead:
             if (reads := described.get("reads")) not in (None, *get_args(Reads)):
                 raise ValueError(f"it reads {reads!r}, expected {' or '.join(get_args(Reads))}")
             return cls(tuple(described["labels"]), tensors["weight"], tensors["bias"], reads)
+        except UnreadableError:
+            raise
         except (OSError, ValueError, KeyError, TypeError, SafetensorError, InputError) as error:
             raise CorruptCacheError(
                 f"the classifier in {folder} is damaged ({str(error)[:200]}): copy the model again"

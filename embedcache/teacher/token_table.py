@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from embedcache.codecs import Vectors
 from embedcache.contract import Contract
-from embedcache.errors import CorruptCacheError, InputError, TeacherError
+from embedcache.errors import CorruptCacheError, InputError, TeacherError, UnreadableError
 from embedcache.fsio import canonical_json, open_regular, parsed_json, write_bytes
 
 if TYPE_CHECKING:
@@ -131,6 +131,8 @@ class TokenTable:
             table = cls(tokens=tuple(tokens), norm_eps=eps, **numbers)
             if table._header(contract if isinstance(contract, str) else contract.id) != header:
                 raise ValueError("its digest, teacher or version is another one")
+        except UnreadableError:
+            raise
         except (OSError, ValueError, KeyError, TypeError, SafetensorError, InputError) as error:
             raise CorruptCacheError(
                 f"{path} is damaged ({str(error)[:200]}): run 'embedcache repair'"

@@ -7,8 +7,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
@@ -17,13 +18,19 @@ from embedcache.cache_documents import CACHE_MARKER, CACHE_VERSION, read_contrac
 from embedcache.codecs import Codec, Stored, get_codec, pq
 from embedcache.corpus.description import read_info, read_record
 from embedcache.corpus.part import key_view
-from embedcache.errors import CacheFormatError, CorruptCacheError, EmbedCacheError, StorageError
+from embedcache.errors import (
+    CacheFormatError,
+    CorruptCacheError,
+    EmbedCacheError,
+    StorageError,
+    UnreadableError,
+)
 from embedcache.fsio import parsed_json, read_sealed_json, regular_size, sha256_file
 from embedcache.inventory import Entry, Kind, entry_at
 from embedcache.keys import KEY_BYTES
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.projection import projection_digest
-from embedcache.store import FolderShards, Shard
+from embedcache.store import FolderShards, Shard, ShardContainer
 from embedcache.store.lmdb_shards import SEAL, check_structure, open_lmdb
 from embedcache.store.shard import ShardHeader, open_shard
 from embedcache.teacher.token_table import TokenTable
@@ -32,6 +39,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 UPGRADE = "upgrade embedcache: a newer version wrote it"
+
+Reopen: TypeAlias = Callable[[], "pa.Buffer"]
+"""Opens a shard."""
 
 
 @dataclass(frozen=True, order=True)
@@ -43,14 +53,25 @@ class Finding:
         kind: value of its ``embedcache.inventory.Kind``.
         what: the fault.
         fix: remedy.
-        is_damage: False if nothing is lost and everything can be used.
+        state: ``damaged``; ``not read`` if the file may well be sound; ``note`` if nothing is lost and
+            everything can be used.
     """
 
     path: str
     kind: str
     what: str
     fix: str
-    is_damage: bool = True
+    state: Literal["damaged", "not read", "note"] = "damaged"
+
+    @property
+    def is_damage(self) -> bool:
+        """True if bytes were read and are wrong, or a file is missing."""
+        return self.state == "damaged"
+
+    @property
+    def is_unread(self) -> bool:
+        """True if the file could not be read."""
+        return self.state == "not read"
 
     @property
     def is_newer(self) -> bool:
@@ -65,31 +86,35 @@ class FileChecks:
     Attributes:
         folder: the cache's folder.
         progress: receives the bytes that are read.
-        shards: contract id -> name -> bytes of the sound shards found so far.
+        shards: contract id -> the sound shards found so far.
         lost: contract id -> name -> damaged shards, as far as ``peek_shard`` reads them.
     """
 
     folder: Path
     progress: Progress = NO_PROGRESS
-    shards: defaultdict[str, dict[str, pa.Buffer]] = field(default_factory=lambda: defaultdict(dict))
+    shards: defaultdict[str, SoundShards] = field(default_factory=lambda: defaultdict(SoundShards))
     lost: defaultdict[str, dict[str, Shard]] = field(default_factory=lambda: defaultdict(dict))
 
     def check(self, entry: Entry) -> list[Finding]:
         """Check a file on its own."""
         path = self.folder / entry.path
-        read, fix = RULES[entry.kind]
+        read, fix = RULES.get(entry.kind, RULES[Kind.UNKNOWN])
         try:
+            if entry.unread:
+                return [unread(entry.path, entry.unread, entry.kind)]
             if entry.kind is Kind.UNKNOWN:
                 return [note(entry.path, f"{entry.size:,} bytes", fix)]
             if entry.kind is Kind.STORE:
                 return self._check_lmdb(path, entry)
             if entry.kind is Kind.SHARD:
-                data = FolderShards(path.parent).open(entry.stem)
-                return self._check_shard(data, entry.stem, path, entry.path, entry.teacher)
+                digest, reopen = sha256_file(path), partial(FolderShards(path.parent).open, entry.stem)
+                return self._check_shard(reopen, digest, entry.stem, path, entry.path, entry.teacher)
             read(path, entry)
         except FileNotFoundError:
             # Replaced or garbage collected since the files were listed.
             return []
+        except UnreadableError as error:
+            return [unread(entry.path, first_line(error).removeprefix(f"cannot read {path}: "), entry.kind)]
         except StorageError as error:
             return [note(entry.path, first_line(error), "verify again later")]
         except _ERRORS as error:
@@ -99,16 +124,17 @@ class FileChecks:
         return []
 
     def _check_shard(
-        self, data: pa.Buffer, name: str, file: Path, path: str, contract_id: str
+        self, reopen: Reopen, digest: str, name: str, file: Path, path: str, contract_id: str
     ) -> list[Finding]:
         """Check a shard in ``file``, and keep its facts for the checks between files."""
+        data = reopen()
         folder = self.folder / "teachers" / contract_id / "codebooks"
 
         def find_codec(codec: str, codebook: str | None) -> Codec:
             return get_codec(codec) if codebook is None else pq.load(folder, codebook)
 
         try:
-            if (digest := hashlib.sha256(data).hexdigest()) != name:
+            if digest != name:
                 raise ValueError(f"{data.size:,} bytes with the digest {digest[:12]}")
             shard = open_shard(data, name, path, find_codec)
             if (other := shard.header.contract.id) != contract_id:
@@ -118,7 +144,7 @@ class FileChecks:
             if peeked is not None and peeked.header.contract.id == contract_id:
                 self.lost[contract_id][name] = peeked
             return [refusal(path, error, file)]
-        self.shards[contract_id][name] = data
+        self.shards[contract_id].found[name] = reopen
         self.lost[contract_id].pop(name, None)
         return []
 
@@ -135,10 +161,48 @@ class FileChecks:
         for key in mapped.list_keys():
             name, data = key.decode("ascii", "replace"), mapped.get(key)
             if data is not None:
-                found += self._check_shard(data, name, path, f"{entry.path}#{name}", entry.teacher)
+                digest, reopen = hashlib.sha256(data).hexdigest(), partial(_same, data)
+                found += self._check_shard(reopen, digest, name, path, f"{entry.path}#{name}", entry.teacher)
         if is_changed and not found:
             raise ValueError("its digest is not the one in its seal")
         return found
+
+
+class SoundShards(ShardContainer):
+    """Shards of a teacher that were found sound, wherever they lie; none is kept open.
+
+    Attributes:
+        found: name -> opens the shard.
+    """
+
+    kind = "memory"
+
+    def __init__(self) -> None:
+        self.found: dict[str, Reopen] = {}
+
+    def names(self) -> list[str]:
+        """Return the names of the shards, sorted."""
+        return sorted(self.found)
+
+    def open(self, name: str) -> pa.Buffer:
+        """Return the bytes of a shard."""
+        return self.found[name]()
+
+    def add(self, name: str, data: pa.Buffer) -> None:
+        """Add a shard that stays in memory."""
+        self.found[name] = partial(_same, data)
+
+    def remove(self, name: str) -> None:
+        """Forget a shard."""
+        self.found.pop(name, None)
+
+    def where(self, name: str) -> str:
+        """Return the name of a shard, for messages."""
+        return name
+
+
+def _same(data: pa.Buffer) -> pa.Buffer:
+    return data
 
 
 def _sealed_digest(path: Path) -> str | None:
@@ -240,9 +304,15 @@ def damage(path: str, what: str, kind: Kind | None = None) -> Finding:
     return Finding(printable(path), kind.value, what, fix)
 
 
+def unread(path: str, why: str, kind: Kind) -> Finding:
+    """Return a finding of a file, or of a folder, that could not be read."""
+    fix = "nothing is known of it: make it readable, and verify again"
+    return Finding(printable(path), kind.value, why, fix, "not read")
+
+
 def note(path: str, what: str, fix: str) -> Finding:
     """Return a finding that is not damage."""
-    return Finding(printable(path), entry_at(path).kind.value, what, fix, is_damage=False)
+    return Finding(printable(path), entry_at(path).kind.value, what, fix, "note")
 
 
 def refusal(path: str, error: Exception, file: Path, kind: Kind | None = None) -> Finding:

@@ -17,12 +17,12 @@ from embedcache.cache_documents import read_contract, refuse_remote
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus, View
 from embedcache.corpus.description import DESCRIPTION, RECIPE
-from embedcache.errors import CacheFormatError, CorruptCacheError, InputError
-from embedcache.fsio import require_directory
+from embedcache.errors import CacheFormatError, CorruptCacheError, InputError, UnreadableError
+from embedcache.fsio import list_folder, require_directory
 from embedcache.inventory import Entry, Kind, list_files
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.projection import PROJECTION, is_derived
-from embedcache.store import MemoryShards, ShardStore
+from embedcache.store import ShardStore
 from embedcache.verify.files import (
     MISSING,
     RULES,
@@ -60,16 +60,24 @@ class Verification:
         """Findings that are damage."""
         return [finding for finding in self.findings if finding.is_damage]
 
+    @property
+    def unread(self) -> list[Finding]:
+        """Files that could not be read."""
+        return [finding for finding in self.findings if finding.is_unread]
+
     def to_json(self) -> dict[str, object]:
         """Return the verification as a JSON object."""
-        return {**asdict(self), "sound": not self.damage}
+        return {**asdict(self), "sound": not self.damage and not self.unread}
 
 
 def verify(cache: str | Path, *, progress: Progress = NO_PROGRESS) -> Verification:
     """Read every byte of a cache outside ``derived/`` and return its damage.
 
+    A file that cannot be read is no damage: it is listed as not read.
+
     Raises:
         MissingInputError: if there is no such folder.
+        UnreadableError: if the folder cannot be listed.
         CacheFormatError: if it holds nothing of a cache, or is a remote.
     """
     return Verifier(cache, progress).run()
@@ -84,11 +92,12 @@ class Verifier:
         checks: checks of single files, and the sound shards.
         texts: sound corpora, and sound views of their rows.
         damaged: paths of the files found damaged or missing so far.
+        unread: paths of the files and folders that could not be read.
     """
 
     def __init__(self, cache: str | Path, progress: Progress = NO_PROGRESS) -> None:
         self.folder = require_directory(Path(cache).expanduser(), "cache")
-        if not (self.folder / "cache.json").exists():
+        if "cache.json" not in list_folder(self.folder):
             refuse_remote(self.folder)
         self.entries = list_files(self.folder)
         if not any(entry.kind is Kind.MARKER or entry.corpus or entry.teacher for entry in self.entries):
@@ -99,6 +108,7 @@ class Verifier:
         self.checks = FileChecks(self.folder, progress)
         self.texts: list[Corpus] = []
         self.damaged: set[str] = set()
+        self.unread: set[str] = set()
         self._findings: set[Finding] = set()
         self._paths = {entry.path for entry in self.entries}
 
@@ -106,7 +116,8 @@ class Verifier:
         """Check every file, and what belongs together."""
         started = time.perf_counter()
         # The largest first, or the last one read would leave the other threads idle.
-        checked = sorted((one for one in self.entries if one.kind in RULES), key=lambda one: -one.size)
+        checked = [one for one in self.entries if one.kind in RULES or one.kind is Kind.FOLDER]
+        checked.sort(key=lambda one: -one.size)
         size = sum(entry.size for entry in checked)
         self.progress.phase("verify", size, "bytes")
         with ThreadPoolExecutor() as pool:
@@ -119,7 +130,8 @@ class Verifier:
             self._check_corpus(name)
         for contract_id in self.teacher_ids():
             self._add(self._check_teacher(contract_id))
-        findings = tuple(sorted(self._findings, key=lambda one: (not one.is_damage, one)))
+        order = ("damaged", "not read", "note")
+        findings = tuple(sorted(self._findings, key=lambda one: (order.index(one.state), one)))
         seconds = time.perf_counter() - started
         return Verification(str(self.folder), findings, len(checked), size, seconds)
 
@@ -128,6 +140,16 @@ class Verifier:
             self._findings.add(finding)
             if finding.is_damage:
                 self.damaged.add(finding.path.partition("#")[0])
+            if finding.is_unread:
+                self.unread.add(finding.path)
+
+    def has_unread(self, folder: str) -> bool:
+        """Return whether something in a folder of the cache, or the folder itself, could not be read."""
+        inside = f"{folder}/"
+        return any(
+            path.startswith(inside) or (path.endswith("/") and inside.startswith(path))
+            for path in self.unread
+        )
 
     def teacher_ids(self) -> list[str]:
         """Return the contract ids of all teachers that have a file."""
@@ -139,22 +161,22 @@ class Verifier:
 
     def contract(self, contract_id: str) -> Contract | None:
         """Return a teacher's contract, by its file or else by the header of one of its shards."""
-        with suppress(CorruptCacheError):
+        with suppress(CorruptCacheError, UnreadableError):
             return read_contract(self.folder / "teachers" / contract_id / "contract.json")
-        whole = (peek_shard(data, name, "") for name, data in self.checks.shards[contract_id].items())
+        sound = self.checks.shards[contract_id]
+        whole = (peek_shard(sound.open(name), name, "") for name in sound.names())
         shards = (*self.checks.lost[contract_id].values(), *whole)
         return next((shard.header.contract for shard in shards if shard is not None), None)
 
     def sound_store(self, contract: Contract) -> ShardStore:
-        """Return a store of a teacher's sound shards, in memory."""
-        container = MemoryShards()
-        for name, data in self.checks.shards[contract.id].items():
-            container.add(name, data)
+        """Return a store of a teacher's sound shards."""
         codebooks = self.folder / "teachers" / contract.id / "codebooks"
-        return ShardStore(container, contract, codebooks=codebooks)
+        return ShardStore(self.checks.shards[contract.id], contract, codebooks=codebooks)
 
     def _check_corpus(self, name: str) -> None:
         folder = f"corpora/{name}"
+        if self.has_unread(folder):
+            return
         description = self.folder / folder / DESCRIPTION
         if not os.path.lexists(description):
             what = "it is missing: a build or a pull did not end, or it was deleted"
@@ -196,7 +218,10 @@ class Verifier:
         return not any(path.rpartition("/")[0] == folder for path in self.damaged)
 
     def _check_teacher(self, contract_id: str) -> Iterator[Finding]:
-        folder, contract = f"teachers/{contract_id}", self.contract(contract_id)
+        folder = f"teachers/{contract_id}"
+        if self.has_unread(folder):
+            return
+        contract = self.contract(contract_id)
         lmdb = f"{folder}/vectors.mdb"
         # An empty LMDB file was made by a build that was killed at once.
         kinds = {
