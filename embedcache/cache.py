@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embedcache.cache_documents import (
     CACHE_MARKER,
     IMPORTED,
     CachedTeacher,
     check_marker,
+    find_derived,
     note_model,
     noted_compared,
     noted_model,
@@ -36,18 +38,20 @@ from embedcache.fsio import (
     write_json,
     write_sealed_json,
 )
-from embedcache.keys import key_array
+from embedcache.keys import key_array, list_of_texts
 from embedcache.lazy import load
 from embedcache.scan import Scan
 from embedcache.store import FolderShards, LmdbShards, ShardStore
 from embedcache.store.checked import CHECKED, CheckedFiles
 from embedcache.store.containers import open_container
 from embedcache.store.index import StoreIndex
+from embedcache.store.waiting import WaitingRows
 from embedcache.teacher.resolve import SERVED_PREFIX
 from embedcache.teacher.token_table import TokenTable, read_stored
 
 if TYPE_CHECKING:
     from embedcache.building.result import BuildResult
+    from embedcache.teacher.lazy import LazyTeacher
 
 __all__ = ["Cache", "CachedTeacher"]
 
@@ -66,17 +70,30 @@ class Cache:
         CacheFormatError: if it is not a cache of this version, or has links in it.
     """
 
+    derived_folder: Path
+    """Folder of derived files; it can be deleted at any time."""
+
     result: BuildResult | None = None
     """Result of the build that returned this object; None where the cache was only opened."""
+
+    encoders: dict[object, LazyTeacher]
+    """Teachers that ``encode`` has used, by what was given to it; they stay loaded."""
 
     def __init__(self, folder: str | Path) -> None:
         path = Path(folder).expanduser()
         self.folder = require_directory(path, "cache")
-        self._looked_up: dict[str, ShardStore] = {}
+        self._stores: dict[str, ShardStore] = {}
+        self._waiting: dict[str, WaitingRows] = {}
+        self.encoders: dict[object, LazyTeacher] = {}
         check_marker(self.folder)
         # Everything below these is checked as it is opened.
-        for name, depth in (("corpora", 1), ("teachers", 1), ("derived", 2)):
-            refuse_links(inside(self.folder, name), depth)
+        for name in ("corpora", "teachers"):
+            refuse_links(inside(self.folder, name))
+        self.derived_folder, self._scratch = find_derived(self.folder)
+
+    def __reduce__(self) -> tuple[type[Cache], tuple[Path]]:
+        """Have another process open the folder: without open files, models and ``result``."""
+        return Cache, (self.folder,)
 
     def __repr__(self) -> str:
         teachers = ", ".join(dict.fromkeys(teacher.name for teacher in self.teachers()))
@@ -106,11 +123,6 @@ class Cache:
     def corpora_folder(self) -> Path:
         """Folder of the corpora."""
         return self.folder / "corpora"
-
-    @property
-    def derived_folder(self) -> Path:
-        """Folder of derived files; it can be deleted at any time."""
-        return self.folder / "derived"
 
     def corpus_names(self) -> list[str]:
         """Return the names of all corpora, sorted; that they can be read is not checked."""
@@ -273,7 +285,7 @@ class Cache:
         return CheckedFiles(self._index_folder(contract) / CHECKED)
 
     def _index_folder(self, contract: Contract) -> Path:
-        return inside(self.folder, "derived", "index", contract.id)
+        return inside(self.derived_folder, "index", contract.id)
 
     def unchecked(self, store: ShardStore) -> dict[str, int]:
         """Return the rows of imported shards that no deep examination has compared here, by shard name."""
@@ -285,7 +297,7 @@ class Cache:
         """Return a teacher's token embeddings; errors as ``read_stored``."""
         return read_stored(self.folder, teacher.name, teacher.contract, self.model_source(teacher))
 
-    def lookup(self, texts: Sequence[str], teacher: str | None = None) -> Vectors:
+    def lookup(self, texts: Iterable[str], teacher: str | None = None) -> Vectors:
         """Return the cached vectors of ``texts``, float32 of shape (n, d), in order.
 
         Args:
@@ -296,26 +308,52 @@ class Cache:
             MissingVectorsError: if texts are not in the cache; it names them.
             InputError: if the teacher is not in the cache, or ``texts`` is a single string.
         """
-        refuse_one_string(texts)
-        contract = self.teacher(teacher).contract
-        store = self._looked_up.get(contract.id)
-        # Another process may have added shards.
-        if store is None or not store.is_current:
-            store = self._looked_up[contract.id] = self.store(contract)
-        positions = store.locate(key_array(texts))
-        missing = np.flatnonzero(positions < 0).tolist()
-        if missing:
+        texts = list_of_texts(texts)
+        is_there, vectors = self.find(texts, self.teacher(teacher).contract)
+        if missing := np.flatnonzero(~is_there).tolist():
             shown = ", ".join(repr(texts[i][:60]) for i in missing[:3])
             raise MissingVectorsError(
                 f"{len(missing)} of {len(texts)} texts are not in the cache (the first: {shown}); "
                 "build them first"
             )
-        return store.vectors(positions)
+        return vectors
 
-    def encode(self, texts: Sequence[str], teacher: Any = None) -> Vectors:
+    def find(self, texts: Sequence[str], contract: Contract) -> tuple[NDArray[np.bool_], Vectors]:
+        """Return which texts have a vector, shape (n,), and the vectors of those, float32 of shape (m, d)."""
+        store, waiting, keys = self.opened_store(contract), self.waiting(contract), key_array(texts)
+        positions = store.locate(keys)
+        is_stored = positions >= 0
+        if is_stored.all():
+            return is_stored, store.vectors(positions)
+        waiting.refresh()
+        places = waiting.locate(keys)
+        is_there = is_stored | (places >= 0)
+        vectors = np.empty((len(texts), contract.dimension), np.float32)
+        vectors[is_stored] = store.vectors(positions[is_stored])
+        waits = is_there & ~is_stored
+        if waits.any():
+            vectors[waits] = store.as_stored(waiting.vectors(places[waits]))
+        return is_there, vectors[is_there]
+
+    def opened_store(self, contract: Contract) -> ShardStore:
+        """Return the store of a contract, the same object as long as no other process adds to it."""
+        store = self._stores.get(contract.id)
+        if store is None or not store.is_current:
+            store = self._stores[contract.id] = self.store(contract)
+        return store
+
+    def waiting(self, contract: Contract) -> WaitingRows:
+        """Return the rows of a contract that wait to become a shard, as of the last ``refresh``."""
+        if contract.id not in self._waiting:
+            self._waiting[contract.id] = WaitingRows(self.derived_folder, contract)
+        return self._waiting[contract.id]
+
+    def encode(self, texts: Iterable[str], teacher: Any = None) -> Vectors:
         """Return vectors of ``texts``, float32 of shape (n, d), in order; encode what is missing.
 
-        Texts that were missing join no corpus: their vectors stay until ``gc --unused``.
+        The teacher is loaded at the first missing text, and stays loaded. Texts that were missing join no
+        corpus. Their vectors wait in ``derived/waiting`` until there are 1,024 of them, which become a shard;
+        they stay until ``gc --unused``.
 
         Args:
             texts: the texts.
@@ -326,7 +364,7 @@ class Cache:
             InputError: if ``texts`` is a single string.
             TeacherError: if the teacher cannot be loaded. Other errors are those of ``embedcache.build``.
         """
-        refuse_one_string(texts)
+        texts = list_of_texts(texts)
         if teacher is None or teacher in [one.name for one in self.teachers()]:
             with suppress(MissingVectorsError):
                 return self.lookup(texts, teacher)
@@ -360,12 +398,3 @@ class Cache:
     def export(self, out: str | Path, **options: Any) -> Any:
         """Write rows and their vectors to files; see ``embedcache.export``."""
         return load("embedcache.exporting.export:export")(self, out, **options)
-
-
-def refuse_one_string(texts: Sequence[str]) -> None:
-    """Raise ``InputError`` for a string in the place of a list of them."""
-    if isinstance(texts, str):
-        raise InputError("expected a list of texts, found one string: give [text]")
-    others = [type(text).__name__ for text in texts if not isinstance(text, str)]
-    if others:
-        raise InputError(f"expected a list of texts, found a {others[0]} among them")

@@ -6,14 +6,17 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from embedcache.contract import Contract
 from embedcache.errors import CacheFormatError, CorruptCacheError, StorageError, UnreadableError
 from embedcache.fsio import (
     file_state,
+    inside,
     parsed_json,
     read_regular,
     read_sealed_json,
+    refuse_links,
     spelled_json,
     write_sealed_json,
 )
@@ -51,6 +54,21 @@ def check_marker(folder: Path) -> None:
             f"{marker} says {repr(value)[:80]}, this embedcache reads {CACHE_MARKER}: upgrade embedcache, or "
             "build the cache again in a new folder"
         )
+
+
+def find_derived(folder: Path) -> tuple[Path, TemporaryDirectory[str] | None]:
+    """Return the folder of a cache's derived files; a temporary one, with its owner, if it cannot be listed.
+
+    Raises:
+        CacheFormatError: if there is a link in it.
+    """
+    derived = inside(folder, "derived")
+    try:
+        refuse_links(derived, 2)
+    except UnreadableError:
+        scratch = TemporaryDirectory(prefix="embedcache-derived-")
+        return Path(scratch.name), scratch
+    return derived, None
 
 
 def refuse_remote(folder: Path) -> None:

@@ -11,7 +11,6 @@ import errno
 import hashlib
 import json
 import os
-import shutil
 import stat
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -19,13 +18,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from embedcache.errors import (
-    CacheFormatError,
-    EmbedCacheError,
-    MissingInputError,
-    StorageError,
-    UnreadableError,
-)
+from embedcache.errors import CacheFormatError, EmbedCacheError, MissingInputError
+from embedcache.os_errors import explain_os_error as explain_os_error
+from embedcache.os_errors import reading as reading
+from embedcache.os_errors import writing as writing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,44 +43,6 @@ def write_step(step: str, path: Path) -> None:
     """Announce that a write has reached ``step``."""
     if on_write_step is not None:
         on_write_step(step, path)
-
-
-def explain_os_error(error: OSError, path: Path) -> StorageError:
-    """Return the error for an ``OSError`` raised while writing ``path``."""
-    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    reason = "the disk is full" if is_full else error.strerror or error
-    return StorageError(
-        f"cannot write {path}: {reason}; make room, or choose a folder that can be written, and run it again"
-    )
-
-
-# A file that is gone, or a link in its place, is damage to the cache.
-_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-_REMEDIES = {
-    errno.EACCES: "ask its owner for permission",
-    errno.EPERM: "ask its owner for permission",
-    errno.EMFILE: "raise the limit of open files (ulimit -n)",
-    errno.ENFILE: "raise the system's limit of open files",
-    errno.ENOMEM: "free memory, or raise vm.max_map_count",
-}
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn an ``OSError`` that says nothing of a file's content into an ``UnreadableError``.
-
-    A file that is missing keeps its ``FileNotFoundError``.
-    """
-    try:
-        yield
-    except EmbedCacheError:
-        raise
-    except OSError as error:
-        if error.errno is None or error.errno in _GONE:
-            raise
-        remedy = _REMEDIES.get(error.errno, "check the disk, and run it again")
-        # pyarrow's messages name the file a second time.
-        raise UnreadableError(f"cannot read {path}: {os.strerror(error.errno)}; {remedy}") from error
 
 
 def fsync_directory(folder: Path) -> None:
@@ -121,11 +79,15 @@ def require_directory(folder: Path, what: str) -> Path:
 
     Raises:
         MissingInputError: if it does not exist; the message names ``what``.
+        UnreadableError: if that cannot be seen.
     """
-    if not folder.is_dir():
-        found = "it is a file, expected a folder" if folder.exists() else "the folder does not exist"
-        raise MissingInputError(f"no {what} at {folder}: {found}")
-    return folder
+    found = "the folder does not exist"
+    # is_dir() raises PermissionError, and from Python 3.14 on returns False.
+    with reading(folder), suppress(FileNotFoundError, NotADirectoryError):
+        if stat.S_ISDIR(folder.stat().st_mode):
+            return folder
+        found = "it is a file, expected a folder"
+    raise MissingInputError(f"no {what} at {folder}: {found}")
 
 
 @contextmanager
@@ -146,31 +108,40 @@ def temporary_sibling(target: Path) -> Iterator[Path]:
 
 
 def commit(temporary: Path, target: Path) -> None:
-    """Give the finished file ``temporary`` the name ``target``, durably."""
-    _sync(temporary, target)
-    temporary.replace(target)
-    _record(target)
+    """Give the finished file ``temporary`` the name ``target``, durably.
+
+    Raises:
+        StorageError: if it cannot be written.
+    """
+    with writing(target):
+        _sync(temporary, target)
+        temporary.replace(target)
+        _record(target)
 
 
 def commit_new(temporary: Path, target: Path) -> bool:
     """Give ``temporary`` the name ``target`` unless it is taken; return whether it was free.
 
     Of several processes that do this at once exactly one succeeds, on network file systems too.
+
+    Raises:
+        StorageError: if it cannot be written.
     """
-    _sync(temporary, target)
-    try:
-        # A link is refused where the name is taken, a rename is not.
-        os.link(temporary, target, follow_symlinks=False)
-    except FileExistsError:
-        return False
-    except OSError:  # a file system without hard links
-        if target.exists():
+    with writing(target):
+        _sync(temporary, target)
+        try:
+            # A link is refused where the name is taken, a rename is not.
+            os.link(temporary, target, follow_symlinks=False)
+        except FileExistsError:
             return False
-        temporary.replace(target)
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-    _record(target)
+        except OSError:  # a file system without hard links
+            if target.exists():
+                return False
+            temporary.replace(target)
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+        _record(target)
     return True
 
 
@@ -204,11 +175,13 @@ def copy_file(source: Path, target: Path) -> None:
 
     Raises:
         StorageError: if it cannot be written.
+        UnreadableError: if ``source`` cannot be read.
     """
     if target.is_file() and target.stat().st_size == source.stat().st_size:
         return
     with temporary_sibling(target) as temporary:
-        shutil.copyfile(source, temporary)
+        with temporary.open("wb") as handle:
+            handle.writelines(read_blocks(source))
         commit(temporary, target)
 
 
@@ -353,7 +326,7 @@ def list_folder(folder: Path) -> list[str]:
 
 def regular_size(path: Path) -> int:
     """Return the bytes of a file of a cache; errors as ``open_regular``."""
-    with open_regular(path) as handle:
+    with open_regular(path) as handle, reading(path):
         return os.fstat(handle.fileno()).st_size
 
 
@@ -362,10 +335,13 @@ def inside(folder: Path, *names: str) -> Path:
 
     Raises:
         CacheFormatError: if one of ``names`` is a symbolic link, which could lead outside.
+        UnreadableError: if that cannot be seen.
     """
     for name in names:
         folder /= name
-        if folder.is_symlink():
+        with reading(folder):
+            is_link = folder.is_symlink()
+        if is_link:
             raise CacheFormatError(
                 f"{str(folder)!r} is a symbolic link, and a cache holds its files itself: copy them there"
             )
@@ -374,8 +350,8 @@ def inside(folder: Path, *names: str) -> Path:
 
 def refuse_links(folder: Path, depth: int = 1) -> None:
     """Raise ``CacheFormatError`` if a path in ``folder``, up to ``depth`` levels down, is a link."""
-    for path in folder.iterdir() if folder.is_dir() else ():
-        inside(folder, path.name)
+    for name in list_folder(folder):
+        path = inside(folder, name)
         if depth > 1:
             refuse_links(path, depth - 1)
 
@@ -387,13 +363,19 @@ def file_state(path: Path) -> list[int]:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino]
 
 
-def sha256_file(path: Path) -> str:
-    """Return the sha256 of a file's bytes, in hexadecimal; errors as ``reading`` gives them.
+def read_blocks(path: Path) -> Iterator[bytes]:
+    """Yield the bytes of a file, a block at a time; errors as ``reading`` gives them.
 
     The file is read, not mapped: a disk that fails would end the process while it reads a mapped page.
     """
-    digest = hashlib.sha256()
     with reading(path), path.open("rb") as handle:
         while block := handle.read(1 << 20):
-            digest.update(block)
+            yield block
+
+
+def sha256_file(path: Path) -> str:
+    """Return the sha256 of a file's bytes, in hexadecimal; errors as ``read_blocks``."""
+    digest = hashlib.sha256()
+    for block in read_blocks(path):
+        digest.update(block)
     return digest.hexdigest()

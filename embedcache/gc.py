@@ -1,7 +1,8 @@
 """Garbage collection, and removal of corpora, views and teachers.
 
-Another process may still be writing what is young, so only what was not touched for a while is garbage. A
-removal first deletes the file that makes a thing visible; killed after that, gc deletes the rest.
+Somebody may come back to what is young: a stopped build, a view that took hours to translate, a corpus that
+is being copied. So only what nobody touched for ``GRACE_HOURS`` is garbage. A removal first deletes the file
+that makes a thing visible; killed after that, gc deletes the rest.
 """
 
 from __future__ import annotations
@@ -19,15 +20,21 @@ from embedcache.cache_documents import model_note_path
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.description import DESCRIPTION, RECIPE, VIEWS, is_recorded, read_info, read_record
 from embedcache.corpus.origin import note_path
-from embedcache.errors import InputError
-from embedcache.fsio import TEMPORARY_PREFIX, explain_os_error, read_sealed_json, remove_file
+from embedcache.errors import InputError, UnreadableError
+from embedcache.fsio import (
+    TEMPORARY_PREFIX,
+    explain_os_error,
+    list_folder,
+    read_sealed_json,
+    remove_file,
+)
 from embedcache.inventory import QUARANTINE
 from embedcache.keys import KeyIndex
 from embedcache.store import LmdbShards, Shard, ShardStore
 from embedcache.views.recipe import is_view_name
 
-LEFTOVER_HOURS, VECTOR_HOURS = 1.0, 24.0
-"""Age of garbage, and of unused vectors: their corpus may arrive later, when files are copied one by one."""
+GRACE_HOURS = 7 * 24.0
+"""Age of garbage: a week."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,7 @@ class Garbage:
 def collect_garbage(
     cache: Cache,
     *,
-    hours: float | None = None,
+    hours: float = GRACE_HOURS,
     unused: bool = False,
     quarantine: bool = False,
     dry_run: bool = False,
@@ -57,7 +64,7 @@ def collect_garbage(
 
     Args:
         cache: the cache.
-        hours: keep what was touched within this many hours; default: 1, with ``unused`` 24.
+        hours: keep what was touched within this many hours.
         unused: also delete shards of which no corpus and no view reads a row, and teachers without a name.
         quarantine: also delete what ``repair`` quarantined.
         dry_run: delete nothing.
@@ -66,11 +73,9 @@ def collect_garbage(
         StorageError: if the cache cannot be written.
         CorruptCacheError: if the cache is damaged; repair it first.
     """
-    if hours is None:
-        hours = VECTOR_HOURS if unused else LEFTOVER_HOURS
     before = time.time() - hours * 3600
     candidates = dict(
-        [*_corpus_candidates(cache), *_teacher_candidates(cache, unused), *_derived_candidates(cache)]
+        [*_corpus_candidates(cache), *_teacher_candidates(cache, unused), *_derived_candidates(cache, unused)]
     )
     if quarantine:
         candidates[cache.folder / QUARANTINE] = "quarantine of repair"
@@ -123,11 +128,17 @@ def _teacher_candidates(cache: Cache, unused: bool) -> Iterator[tuple[Path, str]
                 yield path, "index of other shards"
 
 
-def _derived_candidates(cache: Cache) -> Iterator[tuple[Path, str]]:
+def _derived_candidates(cache: Cache, unused: bool) -> Iterator[tuple[Path, str]]:
+    for folder in _folders(cache.derived_folder / "pending"):
+        yield folder, "unfinished shards of a stopped build"
+    for folder in _folders(cache.derived_folder / "waiting") if unused else ():
+        yield folder, "vectors of no corpus or view"
     digests = _digests(_all_texts(cache))
     for folder in _folders(cache.derived_folder / "tokens"):
         try:
             digest = read_sealed_json(folder / "tokens.json").get("corpus")
+        except UnreadableError:
+            continue
         except (OSError, ValueError):
             digest = None
         if digest not in digests:
@@ -142,8 +153,9 @@ def _unused_vectors(cache: Cache, before: float, *, dry_run: bool) -> Iterator[G
         store, corpora = cache.store(contract), _all_texts(cache)
         used, judged = _used_shards(store, corpora), _digests(corpora)
         one_file = store.container.file if isinstance(store.container, LmdbShards) else None
-        unused = [shard for shard in store.shards if shard.name not in used]
-        for shard in [one for one in unused if _touched(one_file or Path(one.where)) <= before]:
+        unused = [name for name in store.shard_names if name not in used]
+        old = [name for name in unused if _touched(one_file or Path(store.container.where(name))) <= before]
+        for shard in map(store.shard, old):
             if dry_run or _remove_shard(cache, store, shard, judged):
                 yield Garbage(shard.where, "vectors of no corpus or view", shard.bytes)
         if not dry_run:
@@ -239,14 +251,20 @@ def _teacher_removal(cache: Cache, name: str) -> Removal:
     if any(one.contract == teacher.contract and one.name != teacher.name for one in cache.teachers()):
         return Removal(0, (name_file,))
     # Shards last: they carry the contract, so nothing is lost if this is interrupted.
-    index, note = cache.derived_folder / "index" / contract, model_note_path(cache.derived_folder, contract)
-    return Removal(_tree_bytes(folder), (name_file, folder / "contract.json", index, note, folder))
+    derived, note = cache.derived_folder, model_note_path(cache.derived_folder, contract)
+    others = [derived / kind / contract for kind in ("index", "pending", "waiting")]
+    return Removal(_tree_bytes(folder), (name_file, folder / "contract.json", *others, note, folder))
 
 
 def _tree_bytes(path: Path) -> int:
-    """Return the size of a file, or of all files below a folder."""
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())
+    """Return the size of a file, or of all files below a folder.
+
+    Raises:
+        UnreadableError: if a folder cannot be listed, and so not be deleted.
+    """
+    if not path.is_dir():
+        return path.stat().st_size if path.is_file() else 0
+    return sum(_tree_bytes(path / name) for name in list_folder(path))
 
 
 def _delete(path: Path) -> None:

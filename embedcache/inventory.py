@@ -6,7 +6,6 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -139,19 +138,20 @@ def _walk(folder: Path) -> Iterator[Entry]:
             yield _unread_folder(place, str(error.strerror))
             continue
         for path, entry in found:
-            if entry.is_dir(follow_symlinks=False):
-                left.append(path)
-                continue
-            # A temporary file of a running build may be gone by now.
-            with suppress(FileNotFoundError):
-                try:
-                    state = entry.stat(follow_symlinks=False)
-                except PermissionError as error:
-                    yield replace(entry_at(path), unread=str(error.strerror))
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    left.append(path)
                     continue
-                if not stat.S_ISREG(state.st_mode):
-                    yield Entry(path, Kind.SPECIAL)
-                elif any(part.startswith(TEMPORARY_PREFIX) for part in path.split("/")):
-                    yield Entry(path, Kind.LEFTOVER, state.st_size)
-                else:
-                    yield entry_at(path, state.st_size)
+                state = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                # A temporary file of a running build may be gone by now.
+                continue
+            except OSError as error:
+                yield replace(entry_at(path), unread=str(error.strerror))
+                continue
+            if not stat.S_ISREG(state.st_mode):
+                yield Entry(path, Kind.SPECIAL)
+            elif any(part.startswith(TEMPORARY_PREFIX) for part in path.split("/")):
+                yield Entry(path, Kind.LEFTOVER, state.st_size)
+            else:
+                yield entry_at(path, state.st_size)

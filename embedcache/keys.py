@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from embedcache.errors import InputError
+
 KEY_BYTES = 16
 
 KeyArray = NDArray[np.void]
@@ -32,6 +34,17 @@ def key(text: str) -> bytes:
 def key_array(texts: Iterable[str]) -> KeyArray:
     """Return the keys of ``texts`` as an array of dtype ``V16``, shape (n,)."""
     return np.frombuffer(b"".join(map(key, texts)), dtype=KEY_DTYPE)
+
+
+def list_of_texts(texts: Iterable[str]) -> list[str]:
+    """Return texts as a list; raise ``InputError`` for a single string, or for anything else among them."""
+    if isinstance(texts, str):
+        raise InputError("expected a list of texts, found one string: give [text]")
+    texts = list(texts)
+    others = [type(text).__name__ for text in texts if not isinstance(text, str)]
+    if others:
+        raise InputError(f"expected a list of texts, found a {others[0]} among them")
+    return texts
 
 
 BLOCK_KEYS = 1 << 20

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from embedcache.codecs import Vectors
+from embedcache.codecs import Vectors, pq
 from embedcache.contract import SERVED, Contract
 from embedcache.corpus.corpus import Corpus, find_texts
 from embedcache.errors import InputError, MissingExtraError, TeacherError
@@ -267,15 +267,21 @@ def refuse_changed_server(
     canary.refuse_other_model(store.contract.weights, texts, before, now, found.wrong, "in the cache")
 
 
-def keep_canary(store: ShardStore, teacher: LazyTeacher) -> None:
+def keep_canary(store: ShardStore, teacher: LazyTeacher, *, at_once: bool = False) -> None:
     """Store the canary of a served teacher beside its vectors; other teachers have none.
 
     It comes last: the first vectors that are stored may have to teach a codebook.
+
+    Args:
+        store: the teacher's vectors.
+        teacher: the teacher.
+        at_once: store it although there are no other vectors, in any codec but ``pq``.
 
     Raises:
         StorageError: if the store cannot be written.
     """
     keys = key_array(canary.TEXTS)
-    if store.contract.is_served and len(store) and (store.locate(keys) < 0).any():
+    is_due = len(store) or (at_once and store.codec_name != pq.NAME)
+    if store.contract.is_served and is_due and (store.locate(keys) < 0).any():
         found = teacher.encoder.encode(canary.TEXTS)
         store.put(VectorBatch(keys, *found, teacher.encoder.provenance))

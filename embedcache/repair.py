@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -30,20 +30,22 @@ from embedcache.errors import (
     UnreadableError,
 )
 from embedcache.fsio import (
-    explain_os_error,
+    copy_file,
     fsync_directory,
     list_folder,
     make_directory,
     sealed,
     spelled_json,
     write_bytes,
+    writing,
 )  # fmt: skip
-from embedcache.inventory import QUARANTINE, Kind, entry_at
+from embedcache.inventory import DERIVED, QUARANTINE, Kind, entry_at
 from embedcache.keys import KEY_DTYPE, KeyArray, KeyIndex
 from embedcache.live import Computing, refuse_changed_server
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.projection import extend, is_derived, read_projection
 from embedcache.store import FolderShards, Shard, ShardStore, VectorBatch
+from embedcache.store.pending import PendingWork
 from embedcache.teacher.options import DEFAULT_SHARD_ROWS
 from embedcache.teacher.resolve import ALIASES, origin_of, resolve
 from embedcache.verify import Finding, Verifier
@@ -181,25 +183,33 @@ class _Repairer:
         Raises:
             StorageError: if it cannot be moved.
         """
-        source = target = self.folder / path
+        source = self.folder / path
         if self._dry_run or not os.path.lexists(source):
             return
-        number = 0
-        while target is source or os.path.lexists(target):
-            target = self.folder / QUARANTINE / (f"{path}.{number}" if number else path)
-            number += 1
+        target = self._place_aside(path)
         make_directory(target.parent)
-        try:
+        with writing(target):
             source.rename(target)
             fsync_directory(target.parent)
             fsync_directory(source.parent)
-        except OSError as error:
-            raise explain_os_error(error, target) from error
+
+    def _place_aside(self, path: str) -> Path:
+        """Return a free path in the quarantine for a file."""
+        target, number = self.folder / QUARANTINE / path, 0
+        while os.path.lexists(target):
+            number += 1
+            target = self.folder / QUARANTINE / f"{path}.{number}"
+        return target
 
     def _write(self, finding: Finding, value: dict[str, object], path: str = "", detail: str = "") -> None:
-        """Write a document whose content is known in place of a damaged one."""
-        self._move_aside(finding.path)
+        """Write a document whose content is known in place of a damaged one.
+
+        The damaged one is copied aside and stays until it is replaced: its path says which document it is.
+        """
+        damaged = self.folder / finding.path
         if not self._dry_run:
+            if os.path.lexists(damaged):
+                copy_file(damaged, self._place_aside(finding.path))
             write_bytes(self.folder / (path or finding.path), spelled_json(value))
         self._done(finding, MADE, detail)
 
@@ -292,9 +302,7 @@ class _Repairer:
         cache = Cache(self.folder)
         store = cache.store(contract, codec)
         if encoder is not None:
-            self._progress.phase("encode", sum(map(len, windows)))
-            for batch in self._encode(encoder, windows):
-                store.put(batch)
+            self._encode(store, encoder, windows)
         store.finish()
         if is_derived(contract):
             lost = KeyIndex(np.concatenate([_NO_KEYS, *windows]))
@@ -304,16 +312,18 @@ class _Repairer:
         codebooks = list_folder(cache.teacher_folder(contract) / "codebooks")
         return [*cache.container(contract).names(), *(file.removesuffix(".npy") for file in codebooks)]
 
-    def _encode(self, encoder: TextEncoder, windows: Sequence[KeyArray]) -> Iterator[VectorBatch]:
-        """Yield the rows of each window."""
+    def _encode(self, store: ShardStore, encoder: TextEncoder, windows: Sequence[KeyArray]) -> None:
+        """Encode and store the rows of each window; its batches are kept as in a build."""
+        self._progress.phase("encode", sum(map(len, windows)))
         texts = (cast("list[str]", find_texts(keys, self._texts)) for keys in windows)
-        with closing(encoder.encode_windows(texts)) as results:
+        pending = PendingWork(self.folder / DERIVED, store, encoder)
+        with pending, closing(encoder.encode_windows(texts, pending.keep_if_due, pending)) as results:
             for keys, encoded in zip(windows, results, strict=True):
                 if not np.isfinite(encoded.vectors).all():
                     raise NonFiniteVectorError("the teacher returned NaN or infinity for a text")
+                store.put(VectorBatch(keys, *encoded, encoder.provenance))
+                pending.stored()
                 self._progress.advance(len(keys))
-                rest = encoded.tokens, encoded.truncated, encoder.provenance
-                yield VectorBatch(keys, encoded.vectors, *rest)
 
     def _load(self, contract: Contract, shards: Iterable[Shard]) -> TextEncoder:
         """Return the encoder of a teacher, to compute as it did for some shards."""

@@ -187,7 +187,7 @@ class FakeEncoder:
                     on_wait()
             yield result
 
-    def confirm(self) -> None:
+    def confirm(self, *, retries: int | None = None) -> None:
         """Do nothing: the teacher does not change."""
 
     def _seen(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:

@@ -77,16 +77,12 @@ class Model:
         self._cached, self._codec = (opened, contract), "" if codec.startswith("float") else f" {codec}"
 
     def _recall(self, texts: Sequence[str]) -> dict[str, Vectors]:
-        from embedcache.keys import key_array
-
         if self._cached is None or not texts:
             return {}
         opened, contract = self._cached
-        store = opened.store(contract)
-        places = store.locate(key_array(texts))
-        held = np.flatnonzero(places >= 0)
-        vectors = store.vectors(places[held])
-        return {texts[row]: vector for row, vector in zip(held.tolist(), vectors, strict=True)}
+        is_there, vectors = opened.find(texts, contract)
+        held = np.flatnonzero(is_there).tolist()
+        return {texts[row]: vector for row, vector in zip(held, vectors, strict=True)}
 
     def encode(self, texts: Sequence[str]) -> Vectors:
         """Return the vectors of ``texts``, (n, d) float32; a text that repeats is encoded once.

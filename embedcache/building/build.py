@@ -20,9 +20,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 import numpy as np
 from filelock import FileLock, Timeout
 
-from embedcache.building.encode import Encoded, encode_missing, refuse_untrained, register
+from embedcache.building.encode import (
+    Encoded,
+    encode_missing,
+    needs_codebook,
+    refuse_untrained,
+    register,
+)
 from embedcache.building.job import Job
-from embedcache.building.pending import PendingWork, store_pending
 from embedcache.building.result import BuildResult
 from embedcache.building.views import make_views
 from embedcache.cache import Cache
@@ -34,6 +39,7 @@ from embedcache.live import keep_canary
 from embedcache.missing import MissingRows
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.store import ShardStore
+from embedcache.store.pending import PendingWork, store_pending
 from embedcache.teacher.options import EncodeOptions, TeacherOptions
 from embedcache.teacher.token_table import TokenTable, table_path
 from embedcache.views.plan import ViewOptions
@@ -137,6 +143,7 @@ def build(
     with _announced(opened, job) as beside, _pool(opened, job, store) as pool:
         for some in texts:
             progress.phase("look up", len(some))
+            _store_waiting(opened, store, some)
             missing = MissingRows.of(some, store, job.part)
             distinct, wanted = distinct + missing.distinct, wanted + missing.wanted
             cached += missing.wanted - len(missing)
@@ -206,6 +213,18 @@ def _fetch(
         job.remote.fetch(cache, store, missing.keys(), texts, job.teacher, progress)
         missing.refresh(store)
     return before - len(missing)
+
+
+def _store_waiting(cache: Cache, store: ShardStore, texts: Corpus) -> None:
+    """Store what ``Cache.encode`` has waiting, if a text of a corpus is among it."""
+    waiting = cache.waiting(store.contract)
+    waiting.refresh()
+    if (
+        len(waiting)
+        and not needs_codebook(store)
+        and any((waiting.locate(keys) >= 0).any() for keys in texts.iter_keys())
+    ):
+        waiting.store(store)
 
 
 def _store_pending(cache: Cache, job: Job, store: ShardStore, missing: MissingRows) -> int:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embedcache.building.pending import PendingWork
-from embedcache.cache import Cache
+from embedcache.cache import Cache, CachedTeacher
 from embedcache.codecs import FLOAT_CODECS, Vectors, check_codec_name, pq
 from embedcache.contract import Contract
 from embedcache.errors import InputError, NonFiniteVectorError
@@ -23,14 +22,20 @@ from embedcache.live import keep_canary, refuse_changed_server
 from embedcache.missing import MissingRows
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.store import ShardStore, VectorBatch
+from embedcache.store.pending import PendingWork
+from embedcache.store.waiting import SHARD_ROWS
 from embedcache.teacher.lazy import LazyTeacher, refuse_other_teacher
 from embedcache.teacher.load import Teacher, load_by_contract
-from embedcache.teacher.options import LOGITS, EncodeOptions, TeacherOptions
+from embedcache.teacher.options import DEFAULT_SHARD_ROWS, LOGITS, EncodeOptions, TeacherOptions
 from embedcache.teacher.resolve import is_local, origin_of
 
 if TYPE_CHECKING:
     from embedcache.teacher.batching import EncodedTexts
     from embedcache.teacher.text_encoder import TextEncoder
+
+
+GivenTeacher: TypeAlias = "str | Path | TeacherOptions | Teacher | TextEncoder"
+"""A teacher as ``embedcache.build`` takes it."""
 
 
 class Texts(Protocol):
@@ -135,7 +140,7 @@ def encode_missing(
     """Encode the rows that a store lacks and store their vectors, a shard at a time in corpus order.
 
     A codebook is learnt from a first shard of rows that are spread over the corpus. Rows that another build
-    has stored meanwhile are left out, whole shards at a time, if ``watch`` is given.
+    has stored meanwhile are left out, if ``watch`` is given.
 
     Args:
         texts: the texts.
@@ -162,14 +167,19 @@ def encode_missing(
     taken: deque[NDArray[np.int64]] = deque()
 
     def windows() -> Iterator[list[str]]:
-        others = 0
+        others, due = 0, 0.0
         for rows in missing.windows(shard_rows, spread_first=needs_codebook(store)):
-            others += store.open_new() if watch else 0
-            if others and (store.locate(missing.keys(rows)) >= 0).all():
-                progress.advance(len(rows))
-                continue
-            taken.append(rows)
-            yield texts.texts(rows)
+            if watch and (now := time.monotonic()) >= due:
+                others += store.open_new()
+                # Listing thousands of shards takes at most a tenth of the time.
+                due = now + 10 * (time.monotonic() - now)
+            if others:
+                lacking = store.locate(missing.keys(rows)) < 0
+                progress.advance(len(rows) - int(lacking.sum()))
+                rows = rows[lacking]
+            if len(rows):
+                taken.append(rows)
+                yield texts.texts(rows)
 
     def report() -> None:
         nonlocal shown
@@ -181,23 +191,20 @@ def encode_missing(
         if pending is not None:
             pending.keep_if_due()
 
-    try:
-        # Closed at once where storing fails: windows that are worked on ahead would keep the process alive.
-        with closing(encoder.encode_windows(windows(), report, pending)) as results:
-            for encoded in results:
-                rows = taken.popleft()
-                _refuse_non_finite(encoded, texts, rows)
-                store.put(VectorBatch(missing.keys(rows), *encoded, encoder.provenance))
-                if pending is not None:
-                    pending.stored()
-                done.rows += len(rows)
-                done.truncated += int(encoded.truncated.sum())
-                report()
-    except BaseException as error:
-        kept = 0 if pending is None else pending.stop()
-        if isinstance(error, KeyboardInterrupt) and kept:
-            raise KeyboardInterrupt(f"and {kept:,} rows of the unfinished shard are kept") from error
-        raise
+    # Closed at once where storing fails: windows that are worked on ahead would keep the process alive.
+    with (
+        pending or nullcontext(),
+        closing(encoder.encode_windows(windows(), report, pending)) as results,
+    ):
+        for encoded in results:
+            rows = taken.popleft()
+            _refuse_non_finite(encoded, texts, rows)
+            store.put(VectorBatch(missing.keys(rows), *encoded, encoder.provenance))
+            if pending is not None:
+                pending.stored()
+            done.rows += len(rows)
+            done.truncated += int(encoded.truncated.sum())
+            report()
     done.resumed += counts.resumed - before.resumed
     done.tokens += counts.tokens - before.tokens
     done.seconds += time.perf_counter() - started
@@ -225,28 +232,66 @@ class _TextList:
         return [self._texts[row] for row in rows]
 
 
-def encode_texts(
-    cache: Cache, texts: Sequence[str], teacher: str | Path | TeacherOptions | Teacher | TextEncoder | None
-) -> Vectors:
+def encode_texts(cache: Cache, texts: list[str], teacher: GivenTeacher | None) -> Vectors:
     """Return vectors of ``texts``, which join no corpus; see ``Cache.encode``."""
-    if teacher is None or teacher in [one.name for one in cache.teachers()]:
-        held = cache.teacher(None if teacher is None else str(teacher))
-        remedy = "encode with that model under another name"
-        source = cache.model_source(held)
-        teacher = load_by_contract(source, held.contract, name=held.name, remedy=remedy, device="auto")
-    options = EncodeOptions(backend="torch")  # a few texts do not pay for converting a model
-    lazy = LazyTeacher(teacher, options, cache.derived_folder)
+    lazy = _encoder_of(cache, teacher)
     contract = lazy.contract
-    cache.refuse_other_contract(lazy.name, contract)
-    store = open_store(cache, contract, options)
-    refuse_changed_server(store, cache.corpora, lazy.vectors)
+    store, waiting = cache.opened_store(contract), cache.waiting(contract)
+    waiting.refresh()
     distinct = list(dict.fromkeys(texts))
     keys = key_array(distinct)
-    missing = MissingRows(len(keys), len(keys), store.locate(keys) < 0, [keys])
-    if len(missing):
+    rows = np.flatnonzero((store.locate(keys) < 0) & (waiting.locate(keys) < 0))
+    if len(rows):
         register(cache, lazy)
-        encode_missing(_TextList(distinct), missing, store, lazy.encoder, options.shard_rows, Encoded())
-        keep_canary(store, lazy)
-        store.finish()
+        _encode_into(cache, store, [distinct[row] for row in rows], lazy)
         lazy.note(cache.derived_folder)
     return cache.lookup(texts, contract.id)
+
+
+def _encoder_of(cache: Cache, given: GivenTeacher | None) -> LazyTeacher:
+    """Return the teacher for ``Cache.encode``, from the cache object if it has used it before."""
+    if given is None or given in [one.name for one in cache.teachers()]:
+        held = cache.teacher(None if given is None else str(given))
+        key: object = held.contract.id
+        if key not in cache.encoders:
+            cache.encoders[key] = _open_encoder(cache, _load_held(cache, held))
+        return cache.encoders[key]
+    key = given if isinstance(given, (str, Path, TeacherOptions)) else id(given)
+    if key not in cache.encoders:
+        cache.encoders[key] = _open_encoder(cache, given)
+    return cache.encoders[key]
+
+
+def _load_held(cache: Cache, held: CachedTeacher) -> Teacher:
+    remedy = "encode with that model under another name"
+    source = cache.model_source(held)
+    return load_by_contract(source, held.contract, name=held.name, remedy=remedy, device="auto")
+
+
+def _open_encoder(cache: Cache, given: GivenTeacher) -> LazyTeacher:
+    options = EncodeOptions(backend="torch")  # a few texts do not pay for converting a model
+    lazy = LazyTeacher(given, options, cache.derived_folder)
+    cache.refuse_other_contract(lazy.name, lazy.contract)
+    refuse_changed_server(cache.opened_store(lazy.contract), cache.corpora, lazy.vectors)
+    return lazy
+
+
+def _encode_into(cache: Cache, store: ShardStore, texts: list[str], lazy: LazyTeacher) -> None:
+    """Encode distinct texts; few of them wait for others to fill a shard with."""
+    keys, waiting, encoder = key_array(texts), cache.waiting(store.contract), lazy.encoder
+    named = _TextList(texts)
+    if len(texts) < SHARD_ROWS:
+        encoded = encoder.encode(texts)
+        _refuse_non_finite(encoded, named, np.arange(len(texts)))
+        store.as_stored(encoded.vectors)  # a value that does not fit the codec is refused at once
+        waiting.add(VectorBatch(keys, *encoded, encoder.provenance))
+        # The canary comes first where nothing else is stored: a later process asks for it.
+        keep_canary(store, lazy, at_once=True)
+    else:
+        missing = MissingRows(len(keys), len(keys), np.ones(len(keys), np.bool_), [keys])
+        pending = PendingWork(cache.derived_folder, store, encoder)
+        encode_missing(named, missing, store, encoder, DEFAULT_SHARD_ROWS, Encoded(), pending=pending)
+        keep_canary(store, lazy)
+    if len(waiting) >= SHARD_ROWS:
+        waiting.store(store)
+    store.finish()

@@ -158,13 +158,14 @@ def _print(diagnosis: Diagnosis) -> None:
     "--older",
     type=click.FloatRange(0),
     metavar="HOURS",
-    help="Keep what was touched within HOURS.  [default: 1, with --unused 24]",
+    default=168,
+    help="Keep what was touched within HOURS.  [default: 168, a week]",
 )
 @flag("--unused", "Also delete vectors of no corpus and no view.")
 @flag("--quarantine", "Also delete what repair quarantined.")
 @dry_run_option
 @json_option
-def gc_command(cache: str, older: float | None, dry_run: bool, as_json: bool, **also: bool) -> None:
+def gc_command(cache: str, older: float, dry_run: bool, as_json: bool, **also: bool) -> None:
     """Delete what killed processes, replaced corpora and old indexes left behind."""
     from embedcache.cache import Cache
     from embedcache.gc import collect_garbage

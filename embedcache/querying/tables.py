@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,9 @@ _COLUMNS = {
     "corpora": "corpus VARCHAR, rows BIGINT, parts BIGINT, digest VARCHAR, has_ids BOOLEAN, "
     "has_labels BOOLEAN, skipped VARCHAR",
 }
+_SMALL_ROWS, _MOST_SMALL = 1024, 512
+"""Rows below which a shard is small, and small shards that stay mapped."""
+
 TABLES: dict[str, dict[str, str]] = {
     table: dict(column.split() for column in columns.split(", ")) for table, columns in _COLUMNS.items()
 }
@@ -189,10 +193,14 @@ def corpus_table(corpus: Corpus, store: ShardStore | None = None) -> pa.Table:
 
 
 def _shard_tables(store: ShardStore) -> Iterator[tuple[Codec, pa.Table]]:
-    """Yield the stored rows of each codec (and codebook); ``own`` is false for rows the store never reads."""
+    """Yield the stored rows of each codec (and codebook); ``own`` is false for rows the store never reads.
+
+    Small shards are copied together. Otherwise thousands of files would stay mapped.
+    """
     import pyarrow as pa
 
-    batches: dict[Codec, list[pa.RecordBatch]] = {}
+    batches: defaultdict[Codec, list[pa.RecordBatch]] = defaultdict(list)
+    small: defaultdict[Codec, list[pa.RecordBatch]] = defaultdict(list)
     for shard, own in store.own_rows():
         columns = {
             "key": _binary(shard.keys),
@@ -200,13 +208,16 @@ def _shard_tables(store: ShardStore) -> Iterator[tuple[Codec, pa.Table]]:
             "tokens": pa.array(shard.tokens),
             "truncated": pa.array(shard.truncated),
             "own": pa.array(own),
-            "shard": pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(shard), np.int8)), [shard.name]),
+            "shard": pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(shard), np.int16)), [shard.name]),
         }
         if shard.stored.scale is not None:
             columns["scale"] = pa.array(shard.stored.scale)
-        batches.setdefault(shard.codec, []).append(pa.record_batch(columns))
-    for codec, own_batches in batches.items():
-        yield codec, pa.Table.from_batches(own_batches)
+        group = small[shard.codec] if len(shard) < _SMALL_ROWS else batches[shard.codec]
+        group.append(pa.record_batch(columns))
+        if len(small[shard.codec]) == _MOST_SMALL:
+            batches[shard.codec].append(pa.concat_batches(small.pop(shard.codec)))
+    for codec in {**batches, **small}:
+        yield codec, pa.Table.from_batches([*batches[codec], *small[codec]])
 
 
 def _binary(values: NDArray[Any]) -> pa.Array:

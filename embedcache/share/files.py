@@ -13,10 +13,11 @@ from embedcache.cache import Cache, CachedTeacher
 from embedcache.corpus.corpus import Corpus, CorpusRef
 from embedcache.corpus.description import DESCRIPTION, RECIPE
 from embedcache.errors import InputError
-from embedcache.fsio import sha256_file
+from embedcache.fsio import read_regular, sha256_file
 from embedcache.inventory import Kind
 from embedcache.projection import PROJECTION
 from embedcache.share.manifest import NAMED_BY_DIGEST, SharedCorpus, SharedFile, SharedTeacher
+from embedcache.store import ShardStore
 from embedcache.store.checked import CheckedFiles
 from embedcache.store.containers import open_container
 from embedcache.store.shard import Shard
@@ -97,7 +98,7 @@ class Bundle:
         # Checked when it is sent.
         sha256 = path.stem if path.suffix in (".arrow", ".npy") else sha256_file(path)
         self.documents.append(SharedFile(path=name, sha256=sha256, bytes=size))
-        self.sources[sha256] = (size, path.read_bytes)
+        self.sources[sha256] = (size, partial(read_regular, path, size))
 
 
 def local_teachers(cache: Cache, selection: Selection) -> list[Bundle]:
@@ -125,22 +126,27 @@ def _local_teacher(cache: Cache, group: list[CachedTeacher]) -> Bundle:
     names = [one.name for one in group]
     model, licence = origin.get("model_id", origin.get("spec", "")), origin.get("licence", "")
     bundle = Bundle(SharedTeacher(contract=contract.id, names=names, rows=0, model=model, licence=licence))
-    shards = cache.store(contract).shards
-    codebooks = sorted({digest for shard in shards if (digest := shard.header.codebook)})
+    store = cache.store(contract)
+    codebooks = {digest for shard in store.shards if (digest := shard.header.codebook)}
     optional = (table_path(cache.folder, contract), folder / PROJECTION)
     for path in (
         folder / "contract.json",
         *(folder / "names" / f"{name}.json" for name in names),
-        *(folder / "codebooks" / f"{digest}.npy" for digest in codebooks),
+        *(folder / "codebooks" / f"{digest}.npy" for digest in sorted(codebooks)),
         *(path for path in optional if path.is_file()),
     ):
         bundle.add(cache, path)
-    for shard in shards:
+    for shard in store.shards:
         file = shared_shard(contract.id, shard)
         bundle.shards.append(file)
         bundle.sources[file.sha256] = (file.bytes, partial(container.open, shard.name))
-        bundle.sources[file.keys] = (file.key_bytes, shard.keys.tobytes)
+        bundle.sources[file.keys] = (file.key_bytes, partial(_read_keys, store, shard.name))
     return bundle
+
+
+def _read_keys(store: ShardStore, name: str) -> bytes:
+    """Return the key list of a shard, which is opened only for it: Linux maps 65,530 files into a process."""
+    return store.shard(name).keys.tobytes()
 
 
 def local_corpora(cache: Cache, selection: Selection) -> list[Bundle]:

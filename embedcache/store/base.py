@@ -73,6 +73,10 @@ class ShardContainer(ABC):
             CorruptCacheError: if they cannot be read.
         """
 
+    def size(self, name: str) -> int:
+        """Return the number of bytes of a shard; errors as ``open``."""
+        return int(self.open(name).size)
+
     @abstractmethod
     def add(self, name: str, data: pa.Buffer) -> None:
         """Store ``data`` under ``name``, durably; a shard that is stored already is harmless.

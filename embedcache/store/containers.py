@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from embedcache.errors import CorruptCacheError, InputError, UnreadableError
-from embedcache.fsio import commit, inside, list_folder, map_regular, remove_file, write_bytes
-from embedcache.store.base import ShardContainer, is_shard_name
+from embedcache.fsio import commit, inside, list_folder, map_regular, regular_size, remove_file, write_bytes
+from embedcache.store.base import ShardContainer
 from embedcache.store.checked import CheckedFiles
 from embedcache.store.lmdb_shards import SEAL, LmdbShards
 from embedcache.store.shard import damaged_shard
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 STORE_KINDS = ("arrow", "lmdb")
+
+T = TypeVar("T")
+_IS_SHARD_FILE = re.compile(r"[0-9a-f]{64}\.arrow").fullmatch
 
 
 class FolderShards(ShardContainer):
@@ -40,12 +44,19 @@ class FolderShards(ShardContainer):
     def names(self) -> list[str]:
         """Return the names of all shards, sorted; files of other names are not shards."""
         files = list_folder(inside(self.folder.parent, self.folder.name))
-        return list(filter(is_shard_name, (file[:-6] for file in files if file.endswith(".arrow"))))
+        return [file[:-6] for file in filter(_IS_SHARD_FILE, files)]
 
     def open(self, name: str) -> pa.Buffer:
         """Return the bytes of a shard, memory-mapped."""
+        return self._read(name, map_regular)
+
+    def size(self, name: str) -> int:
+        """Return the number of bytes of a shard."""
+        return self._read(name, regular_size)
+
+    def _read(self, name: str, read: Callable[[Path], T]) -> T:
         try:
-            return map_regular(self.path(name))
+            return read(self.path(name))
         except UnreadableError:
             raise
         except (OSError, ValueError) as error:
@@ -152,7 +163,8 @@ def open_container(folder: Path, checked: CheckedFiles, kind: str | None = None)
     if kind not in (None, *STORE_KINDS):
         raise InputError(f"unknown store {kind!r}: choose one of {', '.join(STORE_KINDS)}")
     files, lmdb = FolderShards(folder / "shards", checked), LmdbShards(folder / "vectors.mdb", checked)
-    if (folder / SEAL).exists() and not lmdb.file.exists():
+    beside = list_folder(folder)
+    if SEAL in beside and lmdb.file.name not in beside:
         raise CorruptCacheError(
             f"{lmdb.file} is missing, and its seal is there: copy it back, or run 'embedcache repair'"
         )

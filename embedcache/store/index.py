@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy
+from numpy.typing import NDArray
 
 from embedcache.codecs import CODEC_NAMES
 from embedcache.errors import StorageError
@@ -53,13 +55,18 @@ class IndexedShards:
     keys: SortedKeys
     path: Path | None = None
 
+    @cached_property
+    def ends(self) -> NDArray[np.int64]:
+        """Place after the last row of each shard; shape (shards,)."""
+        return np.cumsum([rows for _, _, rows in self.shards], dtype=np.int64)
+
     def parts(self) -> list[KeyArray]:
         """Return the keys of each shard, in its order; this takes 16 bytes a row.
 
         Raises:
             IndexError: if a place is none of the shards'.
         """
-        return np.split(self.keys.in_order(), np.cumsum([rows for _, _, rows in self.shards])[:-1])
+        return np.split(self.keys.in_order(), self.ends[:-1])
 
 
 Parts = Callable[[], Iterable[KeyArray]]
@@ -145,6 +152,7 @@ class StoreIndex:
         self.folder = folder
         self._checked = checked or CheckedFiles()
         self._indexes: list[IndexedShards] = []
+        self._shifts: dict[IndexedShards, NDArray[np.int64]] = {}
 
     @classmethod
     def of(cls, shards: Sequence[ShardRow], parts: Parts) -> StoreIndex:
@@ -192,9 +200,9 @@ class StoreIndex:
             shards: all shards of the store, by name.
             keys_of: gives the keys of shards by name.
         """
-        left = shards.keys() - {name for index in self._indexes for name, _, _ in index.shards}
-        if not left:
+        if sum(len(index.shards) for index in self._indexes) == len(shards):
             return
+        left = shards.keys() - {name for index in self._indexes for name, _, _ in index.shards}
         rows, merged = sum(shards[name][2] for name in left), list[IndexedShards]()
         while self._indexes and len(self._indexes[-1].keys) <= 2 * rows:
             merged.append(self._indexes.pop())
@@ -203,6 +211,7 @@ class StoreIndex:
         chosen = sorted((shards[name] for name in left), key=reading_rank)
         names = [name for name, _, _ in chosen]
         self._indexes.append(self._write(chosen, lambda: keys_of(names)))
+        self._shifts = {}
         for index in merged:
             # Others are left to gc: on a network file system, deleting a file that another machine has mapped
             # ends the process there.
@@ -237,18 +246,17 @@ class StoreIndex:
 
         Args:
             keys: dtype ``V16``, shape (n,).
-            starts: first position of each shard of the store, by name.
+            starts: first position of each shard of the store, by name; it never changes.
         """
         found = np.full(len(keys), -1, np.int64)
         for index in self._indexes:
             places = index.keys.locate(keys)
             hits = np.flatnonzero((places >= 0) & (places < len(index.keys)))
-            rows = np.array([rows for _, _, rows in index.shards])
-            ends = np.cumsum(rows)
-            at = np.searchsorted(ends, places[hits], side="right")
-            positions = (
-                places[hits] - (ends - rows)[at] + np.array([starts[name] for name, _, _ in index.shards])[at]
-            )
+            if index not in self._shifts:
+                first_places = np.append(0, index.ends[:-1])
+                self._shifts[index] = np.array([starts[name] for name, _, _ in index.shards]) - first_places
+            at = np.searchsorted(index.ends, places[hits], side="right")
+            positions = places[hits] + self._shifts[index][at]
             is_first = (found[hits] < 0) | (positions < found[hits])
             found[hits[is_first]] = positions[is_first]
         return found

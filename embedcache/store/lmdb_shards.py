@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from embedcache.fsio import (
     file_state,
     make_directory,
     open_regular,
+    reading,
     remove_file,
     sha256_file,
     write_sealed_json,
@@ -49,7 +50,7 @@ _opening = threading.Lock()
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _explained(path: Path, *, writable: bool = True) -> Iterator[None]:
     """Turn errors of LMDB and of the disk into errors that name the file and the remedy."""
     import lmdb
 
@@ -58,8 +59,10 @@ def _explained(path: Path) -> Iterator[None]:
     except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError) as error:
         raise CorruptCacheError(f"{path} is damaged ({error}): {_REMEDY}") from error
     except lmdb.Error as error:
-        raise StorageError(f"cannot write {path}: {error}; check the disk and run it again") from error
-    except StorageError:
+        kind, verb = (StorageError, "write") if writable else (UnreadableError, "read")
+        reason = str(error).removeprefix(f"{path}: ")
+        raise kind(f"cannot {verb} {path}: {reason}; check the disk and run it again") from error
+    except (StorageError, UnreadableError):
         raise
     except OSError as error:
         raise explain_os_error(error, path) from error
@@ -80,7 +83,7 @@ class OpenLmdb:
         import lmdb
 
         self.path, self.writable = path, writable
-        with _explained(path):
+        with _explained(path, writable=writable):
             self.environment = lmdb.open(
                 str(path),
                 subdir=False,
@@ -106,7 +109,7 @@ class OpenLmdb:
         import numpy as np
         import pyarrow as pa
 
-        with _explained(self.path), self.environment.begin(buffers=True) as transaction:
+        with _explained(self.path, writable=False), self.environment.begin(buffers=True) as transaction:
             value = transaction.get(key)
             if not value:
                 return None if value is None else pa.py_buffer(b"")
@@ -115,7 +118,7 @@ class OpenLmdb:
 
     def list_keys(self) -> list[bytes]:
         """Return all keys, in order."""
-        with _explained(self.path), self.environment.begin() as transaction:
+        with _explained(self.path, writable=False), self.environment.begin() as transaction:
             return list(transaction.cursor().iternext(values=False))
 
 
@@ -126,7 +129,7 @@ def open_lmdb(path: Path, *, writable: bool) -> OpenLmdb:
 
     Raises:
         CorruptCacheError: if the file is damaged.
-        StorageError: if it cannot be opened.
+        UnreadableError, StorageError: if it cannot be opened for reading, or for writing.
     """
     with _opening:
         found = _opened.get(_identity(path)) if path.exists() else None
@@ -147,6 +150,7 @@ def check_structure(path: Path) -> None:
 
     Raises:
         CorruptCacheError: if a page is not as LMDB writes it.
+        UnreadableError: if it cannot be read.
         StorageError: if other processes write to it all the time.
     """
     from lmdb.verify import verify
@@ -154,7 +158,10 @@ def check_structure(path: Path) -> None:
     for attempt in range(_RETRIES):
         before = file_state(path)
         try:
-            problems = list(verify(str(path), subdir=False))  # type: ignore[no-untyped-call]
+            with reading(path):
+                problems = list(verify(str(path), subdir=False))  # type: ignore[no-untyped-call]
+        except UnreadableError:
+            raise
         except Exception as error:  # noqa: BLE001 - numbers that make no sense lead anywhere
             problems = [str(error) or type(error).__name__]
         if not problems:
@@ -191,7 +198,9 @@ class LmdbShards(ShardContainer):
     def is_there(self) -> bool:
         """True if the file exists; it may hold no shards."""
         # Killed while it creates the file, LMDB leaves an empty one.
-        return self.file.exists() and self.file.stat().st_size > 0
+        with reading(self.file), suppress(FileNotFoundError, NotADirectoryError):
+            return self.file.stat().st_size > 0
+        return False
 
     @cached_property
     def _lmdb(self) -> OpenLmdb:
@@ -251,7 +260,7 @@ class LmdbShards(ShardContainer):
 
     def find_corrupt(self, names: Sequence[str]) -> list[str]:
         """Return those of ``names`` whose bytes have another digest; the whole file is read, once."""
-        if not names or self._checked.knows(self.file):
+        if self._sound.issuperset(names) or self._checked.knows(self.file):
             return []
         unknown = [name for name in self.names() if name not in self._sound]
         with ThreadPoolExecutor() as pool:

@@ -11,9 +11,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
+
 from embedcache.codecs import Codec, Stored, get_codec
 from embedcache.contract import Contract
-from embedcache.errors import EmbedCacheError, StorageError
+from embedcache.errors import EmbedCacheError, StorageError, UnreadableError
 from embedcache.fsio import remove_file
 from embedcache.store.base import VectorBatch
 from embedcache.store.containers import FolderShards
@@ -35,8 +37,10 @@ class Pieces:
         self._files, self._contract = FolderShards(folder), contract
 
     def names(self) -> list[str]:
-        """Return the names of all pieces, sorted; whether they are sound is not checked."""
-        return self._files.names()
+        """Return the names of all pieces, sorted, none if they cannot be listed; none is opened."""
+        with suppress(UnreadableError):
+            return self._files.names()
+        return []
 
     def open(self, names: Sequence[str]) -> Iterator[Shard]:
         """Yield the sound ones of the named pieces."""
@@ -63,6 +67,18 @@ class Pieces:
         """Delete a piece; one that is gone, or cannot be deleted, is harmless."""
         with suppress(StorageError):
             remove_file(self._files.path(name))
+
+
+def joined(pieces: Sequence[Shard]) -> VectorBatch:
+    """Return the rows of pieces of one provenance, each key once."""
+    batch = VectorBatch(
+        keys=np.concatenate([piece.keys for piece in pieces]),
+        vectors=np.concatenate([piece.stored.vector for piece in pieces]),
+        tokens=np.concatenate([piece.tokens for piece in pieces]),
+        truncated=np.concatenate([piece.truncated for piece in pieces]),
+        provenance=pieces[0].header.provenance,
+    )
+    return batch[np.sort(np.unique(batch.keys, return_index=True)[1])]
 
 
 def _find_codec(name: str, codebook: str | None) -> Codec:

@@ -10,7 +10,8 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,12 @@ _METADATA_KEY = b"embedcache"
 
 FindCodec = Callable[[str, "str | None"], Codec]
 """Gives the codec of a name and, for ``pq``, the digest of its codebook."""
+
+
+@lru_cache(maxsize=16, typed=True)
+def _shared_contract(**fields: object) -> Contract:
+    """Return a contract by its fields: one object for all of its shards."""
+    return Contract.from_json(fields)
 
 
 @document(frozen=True, config=ConfigDict(strict=True, extra="forbid", allow_inf_nan=False))
@@ -75,7 +82,7 @@ class ShardHeader:
                 f"found format version {repr(version)[:40]}, this embedcache reads version {SHARD_VERSION}: "
                 "upgrade embedcache, or build the cache again"
             )
-        header = cls(**{**value, "contract": Contract.from_json(value["contract"])})
+        header = cls(**{**value, "contract": _shared_contract(**value["contract"])})
         if header.codec not in CODEC_NAMES or (header.codec == pq.NAME) != (header.codebook is not None):
             raise ValueError(f"its codec is {header.codec[:40]!r} and its codebook {header.codebook}")
         if header.error.keys() != {"mean_cosine", "worst_cosine"}:
@@ -113,16 +120,26 @@ class Shard:
         """Return the number of rows."""
         return len(self.keys)
 
+    @property
+    def row(self) -> tuple[str, str, int]:
+        """Name, codec and rows, as an index lists them."""
+        return self.name, self.header.codec, len(self)
+
 
 def _schema(codec: Codec, dimension: int) -> pa.Schema:
+    return _shared_schema(codec.dtype, codec.width(dimension), codec.has_scale)
+
+
+@lru_cache(maxsize=64)
+def _shared_schema(dtype: np.dtype[Any], width: int, has_scale: bool) -> pa.Schema:
     import pyarrow as pa
 
-    element = pa.from_numpy_dtype(codec.dtype)
-    scale = [pa.field("scale", pa.float32(), nullable=False)] if codec.has_scale else []
+    element = pa.from_numpy_dtype(dtype)
+    scale = [pa.field("scale", pa.float32(), nullable=False)] if has_scale else []
     return pa.schema(
         [
             pa.field("key", pa.binary(KEY_BYTES), nullable=False),
-            pa.field("vector", pa.list_(element, codec.width(dimension)), nullable=False),
+            pa.field("vector", pa.list_(element, width), nullable=False),
             *scale,
             pa.field("tokens", pa.int32(), nullable=False),
             pa.field("truncated", pa.bool_(), nullable=False),

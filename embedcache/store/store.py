@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-_MOST_OPEN = 4096
-"""Shards that a store keeps open, then it closes them all. Linux maps 65,530 files into a process."""
+_MOST_OPEN = 12_288
+"""Shards that a store keeps open, then it closes them all. Five stores fit into the 65,530 maps of Linux."""
 
 
 class ShardStore:
@@ -102,12 +102,13 @@ class ShardStore:
     def _append(self, names: Sequence[str], known: Mapping[str, ShardRow] = MappingProxyType({})) -> None:
         """Count in shards; those that the index does not know are opened."""
         found = [known[name] for name in names if name in known]
-        found += map(_row, self._open([name for name in names if name not in known]))
+        found += [shard.row for shard in self._open([name for name in names if name not in known])]
         for row in sorted(found, key=reading_rank):
             self._table[row[0]], self._starts[row[0]] = row, self._rows
             self._names.append(row[0])
             self._rows += row[2]
-        self._first_rows = np.fromiter(self._starts.values(), np.int64, len(self._starts))
+        added = [self._starts[name] for name in self._names[len(self._first_rows) :]]
+        self._first_rows = np.append(self._first_rows, np.array(added, np.int64))
         self._distinct = None
 
     def _open(self, names: Iterable[str]) -> Iterator[Shard]:
@@ -120,7 +121,7 @@ class ShardStore:
             shard = self._opened.get(name)
             if shard is None:
                 shard = self._open_one(name)
-                if len(self._opened) == _MOST_OPEN:
+                if len(self._opened) >= _MOST_OPEN:
                     self._opened = {}
                 self._opened[name] = shard
             yield shard
@@ -134,7 +135,7 @@ class ShardStore:
                 "it was copied into the wrong folder; move it away, or run 'embedcache repair'",
                 differences,
             )
-        if self._table.get(name, _row(shard)) != _row(shard):
+        if self._table.get(name, shard.row) != shard.row:
             self._refuse_index()
         return shard
 
@@ -169,7 +170,7 @@ class ShardStore:
     @property
     def bytes_on_disk(self) -> int:
         """Total size of the shards."""
-        return sum(self.container.open(name).size for name in self._table)
+        return sum(map(self.container.size, self._table))
 
     @property
     def is_current(self) -> bool:
@@ -218,6 +219,19 @@ class ShardStore:
             stored = codec.encode(batch.vectors)
             self.put_stored(codec, stored, batch, measure(codec, batch.vectors, stored))
 
+    def as_stored(self, vectors: Vectors) -> Vectors:
+        """Return vectors as they come back once they are stored, float32 of shape (n, d).
+
+        Before the first shard of codec ``pq`` there is no codebook: then they are returned as they are.
+
+        Raises:
+            InputError: if a value does not fit the codec.
+        """
+        if self.codec_name == pq.NAME and not self._table:
+            return vectors
+        codec = self._codec_for(vectors)
+        return np.asarray(codec.decode(codec.encode(vectors)), np.float32)
+
     def put_stored(
         self, codec: Codec, stored: Stored, rows: VectorBatch | Shard, error: Mapping[str, float]
     ) -> str:
@@ -250,7 +264,7 @@ class ShardStore:
         Raises:
             ContractMismatchError, CorruptCacheError: as when the store is opened.
         """
-        fresh = [name for name in self.container.names() if name not in self._table]
+        fresh = sorted(set(self.container.names()) - self._table.keys())
         self._append(fresh)
         return len(fresh)
 
@@ -384,7 +398,3 @@ class _Shards(Sequence[Shard]):
         if isinstance(number, slice):
             return list(self._store._open(self._store.shard_names[number]))
         return self._store.shard(self._store.shard_names[number])
-
-
-def _row(shard: Shard) -> ShardRow:
-    return shard.name, shard.header.codec, len(shard)

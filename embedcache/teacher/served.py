@@ -288,8 +288,8 @@ class ServedEncoder(TextEncoder):
         unknown = np.zeros(len(texts), dtype=np.int32)
         return WindowPlan(EncodedTexts(vectors, unknown, unknown > 0), self.batches(texts), request)
 
-    def _request(self, texts: Sequence[str]) -> tuple[Vectors, int]:
-        found, tokens = self.teacher.client.vectors(texts)
+    def _request(self, texts: Sequence[str], retries: int | None = None) -> tuple[Vectors, int]:
+        found, tokens = self.teacher.client.vectors(texts, retries)
         if found.shape[1] != self.teacher.dimension:
             raise ServedTeacherError(
                 f"{self.teacher.client.server.spec}: vectors of {found.shape[1]} dimensions, expected "
@@ -297,14 +297,17 @@ class ServedEncoder(TextEncoder):
             )
         return found, tokens
 
-    def confirm(self) -> None:
+    def confirm(self, *, retries: int | None = None) -> None:
         """Compare the canary: it must be as at the start.
+
+        Args:
+            retries: tries after the first; default: as for texts.
 
         Raises:
             ContractMismatchError: if the server runs another model by now.
             ServedTeacherError: if it does not answer.
         """
-        before, (now, _) = self.teacher.canary, self._request(canary.TEXTS)
+        before, (now, _) = self.teacher.canary, self._request(canary.TEXTS, retries)
         wrong = canary.cosines(before, now) < canary.LEAST_COSINE
         spec = self.teacher.client.server.spec
         canary.refuse_other_model(spec, canary.TEXTS, before, now, wrong, "at the start")

@@ -145,8 +145,12 @@ class TextEncoder(ABC):
     def start_stream(self) -> None:  # noqa: B027 - most need nothing
         """Prepare the calling thread for batches."""
 
-    def confirm(self) -> None:  # noqa: B027 - a model in this process does not change
-        """Raise ``ContractMismatchError`` if the teacher is another one than at the start."""
+    def confirm(self, *, retries: int | None = None) -> None:  # noqa: B027 - a model here does not change
+        """Raise ``ContractMismatchError`` if the teacher is another one than at the start.
+
+        Args:
+            retries: tries after the first to reach a server; default: as for texts.
+        """
 
     @abstractmethod
     def _plan_window(self, texts: Sequence[str]) -> WindowPlan:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from embedcache.codecs import Vectors
 from embedcache.contract import Contract
 from embedcache.errors import CorruptCacheError, InputError, TeacherError, UnreadableError
-from embedcache.fsio import canonical_json, open_regular, parsed_json, write_bytes
+from embedcache.fsio import canonical_json, open_regular, parsed_json, reading, write_bytes
 
 if TYPE_CHECKING:
     from torch import nn
@@ -115,7 +115,7 @@ class TokenTable:
         from safetensors import SafetensorError, safe_open
 
         try:
-            with open_regular(path) as handle:
+            with open_regular(path) as handle, reading(path):
                 size = int.from_bytes(handle.read(8), "little")
                 if size > _MOST_HEADER_BYTES:
                     raise ValueError(f"a header of {size:,} bytes")

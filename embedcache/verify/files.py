@@ -25,7 +25,7 @@ from embedcache.errors import (
     StorageError,
     UnreadableError,
 )
-from embedcache.fsio import parsed_json, read_sealed_json, regular_size, sha256_file
+from embedcache.fsio import parsed_json, read_sealed_json, reading, regular_size, sha256_file
 from embedcache.inventory import Entry, Kind, entry_at
 from embedcache.keys import KEY_BYTES
 from embedcache.progress import NO_PROGRESS, Progress
@@ -104,12 +104,13 @@ class FileChecks:
                 return [unread(entry.path, entry.unread, entry.kind)]
             if entry.kind is Kind.UNKNOWN:
                 return [note(entry.path, f"{entry.size:,} bytes", fix)]
-            if entry.kind is Kind.STORE:
-                return self._check_lmdb(path, entry)
-            if entry.kind is Kind.SHARD:
-                digest, reopen = sha256_file(path), partial(FolderShards(path.parent).open, entry.stem)
-                return self._check_shard(reopen, digest, entry.stem, path, entry.path, entry.teacher)
-            read(path, entry)
+            with reading(path):
+                if entry.kind is Kind.STORE:
+                    return self._check_lmdb(path, entry)
+                if entry.kind is Kind.SHARD:
+                    digest, reopen = sha256_file(path), partial(FolderShards(path.parent).open, entry.stem)
+                    return self._check_shard(reopen, digest, entry.stem, path, entry.path, entry.teacher)
+                read(path, entry)
         except FileNotFoundError:
             # Replaced or garbage collected since the files were listed.
             return []
@@ -139,6 +140,9 @@ class FileChecks:
             shard = open_shard(data, name, path, find_codec)
             if (other := shard.header.contract.id) != contract_id:
                 raise ValueError(f"it belongs to the teacher {other[:12]}, not to its folder")
+        except UnreadableError:
+            # Of its codebook.
+            raise
         except (EmbedCacheError, ValueError) as error:
             peeked = peek_shard(data, name, path)
             if peeked is not None and peeked.header.contract.id == contract_id:

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from embedcache.verify.files import (
     note,
     peek_shard,
     refusal,
+    unread,
 )  # fmt: skip
 from embedcache.verify.rows import check_rows, rows_without_vector
 
@@ -127,9 +128,11 @@ class Verifier:
             self._add([damage("cache.json", MISSING)])
         self.progress.phase("verify rows")
         for name in sorted({one.corpus for one in self.entries if one.path.startswith("corpora/")} - {""}):
-            self._check_corpus(name)
+            with self._noting_unread(f"corpora/{name}/"):
+                self._check_corpus(name)
         for contract_id in self.teacher_ids():
-            self._add(self._check_teacher(contract_id))
+            with self._noting_unread(f"teachers/{contract_id}/"):
+                self._add(self._check_teacher(contract_id))
         order = ("damaged", "not read", "note")
         findings = tuple(sorted(self._findings, key=lambda one: (order.index(one.state), one)))
         seconds = time.perf_counter() - started
@@ -142,6 +145,14 @@ class Verifier:
                 self.damaged.add(finding.path.partition("#")[0])
             if finding.is_unread:
                 self.unread.add(finding.path)
+
+    @contextmanager
+    def _noting_unread(self, folder: str) -> Iterator[None]:
+        """Note a file that could be read before, and cannot be read now."""
+        try:
+            yield
+        except UnreadableError as error:
+            self._add([unread(folder, first_line(error), Kind.FOLDER)])
 
     def has_unread(self, folder: str) -> bool:
         """Return whether something in a folder of the cache, or the folder itself, could not be read."""
@@ -229,10 +240,14 @@ class Verifier:
             for one in self.entries
             if one.teacher == contract_id and (one.size or one.kind is not Kind.STORE)
         }
-        has_map = contract is None or not is_derived(contract) or Kind.PROJECTION in kinds
         is_named = Kind.NAME in kinds or not kinds & {Kind.SHARD, Kind.STORE}
+        # Without a name and vectors: a copy or a pull did not end.
+        has_begun = bool(kinds & {Kind.NAME, Kind.SHARD, Kind.STORE})
+        has_contract = Kind.CONTRACT in kinds or not has_begun
+        needs_map = has_begun and contract is not None and is_derived(contract)
+        has_map = Kind.PROJECTION in kinds or not needs_map
         for is_right, path, what in (
-            (Kind.CONTRACT in kinds, f"{folder}/contract.json", MISSING),
+            (has_contract, f"{folder}/contract.json", MISSING),
             (is_named, f"{folder}/names/NAME.json", "the teacher has no name to be found by"),
             (not kinds >= {Kind.SHARD, Kind.STORE}, lmdb, "there are shards in shards/ as well"),
             (Kind.SEAL not in kinds or lmdb in self._paths, lmdb, "it is missing, and its seal is there"),

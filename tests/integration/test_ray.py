@@ -118,6 +118,25 @@ def test_a_killed_actor_is_replaced(tmp_path: Path, run: Run) -> None:
 
 
 @pytest.mark.slow
+def test_what_a_killed_actor_had_encoded_is_not_encoded_again(tmp_path: Path, run: Run) -> None:
+    def kill() -> None:
+        while len(pids(tmp_path)) < 2 or not list(tmp_path.glob("cache/derived/pending/*/[!.]*")):
+            time.sleep(0.01)
+        for pid in pids(tmp_path):
+            os.kill(pid, signal.SIGKILL)
+
+    killing = threading.Thread(target=kill, daemon=True)
+    killing.start()
+    done = run(Slow(tmp_path, 4e-3, keep=0.0), shard_rows=len(TEXTS)).result
+    killing.join(1)
+    assert not killing.is_alive()
+    assert done is not None
+    assert done.resumed >= 32
+    assert done.encoded + done.resumed == len(TEXTS)
+    assert finished(tmp_path) == 0
+
+
+@pytest.mark.slow
 def test_a_lost_machine_is_done_without(tmp_path: Path, run: Run, cluster: Any) -> None:
     node = cluster.list_all_nodes()[-1]
     removing = in_the_middle(tmp_path, lambda: cluster.remove_node(node, allow_graceful=False))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,9 @@ from embedcache.errors import (
     TeacherError,
 )
 from embedcache.fsio import read_sealed_json, write_sealed_json
+from embedcache.keys import key_array
 from embedcache.store import ShardStore
+from embedcache.teacher.batching import EncodedTexts
 from embedcache.teacher.encode import Encoder
 from embedcache.teacher.load import Teacher, load_teacher
 from embedcache.testing import FakeEncoder, fake_teacher, sentences
@@ -117,6 +120,59 @@ def test_a_text_is_encoded_once_in_one_corpus_or_several(tmp_path: Path, build: 
     assert counts(cache) == (20, 10)
     assert cache.corpus_names() == ["one", "two"]
     assert cache.lookup(TEXTS).shape == (50, 16)
+
+
+def test_another_build_is_named_and_what_it_has_stored_is_not_encoded_again(
+    tmp_path: Path, build: Build, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While the first build encodes its first shard, another stores that of other rows, and of the same."""
+    source, teacher = corpus_file(tmp_path), fake_teacher(16)
+    beside: list[BuildResult] = []
+
+    class Slow(FakeEncoder):
+        def encode(self, texts: Sequence[str]) -> EncodedTexts:
+            if not beside:
+                some = corpus_file(tmp_path, [*TEXTS[20:27], *TEXTS[40:]], "some.txt")
+                beside.append(result(build(some, teacher=FakeEncoder(teacher), shard_rows=10)))
+            return super().encode(texts)
+
+    first = result(build(source, teacher=Slow(teacher), shard_rows=10))
+    assert first.beside == ""
+    assert beside[0].beside == f"host {socket.gethostname()}, process {os.getpid()}"
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert beside[0].beside in caplog.text
+    assert (beside[0].encoded, first.encoded) == (17, 33)
+    assert Cache(tmp_path / "cache").lookup(TEXTS).shape == (50, 16)
+    # The lock goes with its process.
+    assert result(build(source, shard_rows=10)).beside == ""
+
+
+def test_a_codebook_fits_a_sorted_corpus_as_well_as_a_shuffled_one(tmp_path: Path, build: Build) -> None:
+    class Topics(FakeEncoder):
+        """Vectors of one topic, the first word of a text, lie side by side."""
+
+        def encode(self, texts: Sequence[str]) -> EncodedTexts:
+            encoded = super().encode(texts)
+            centres = self._vectors(key_array([text.split()[0] for text in texts]))
+            return encoded._replace(vectors=centres + 0.3 * encoded.vectors)
+
+    texts = [f"topic-{n // 50} text {n}" for n in range(3000)]
+    exact = Topics(fake_teacher(16)).encode(texts).vectors
+    cosines = []
+    for name, order in (
+        ("sorted", np.arange(3000)),
+        ("shuffled", np.random.default_rng(0).permutation(3000)),
+    ):
+        source = corpus_file(tmp_path, [texts[row] for row in order], f"{name}.txt")
+        settings = {"teacher": Topics(fake_teacher(16)), "codec": "pq", "shard_rows": 512}
+        cache = build(source, cache=tmp_path / name, **settings)
+        assert sorted(map(len, cache.store(cache.teacher().contract).shards)) == [440, *[512] * 5]
+        assert result(build(source, cache=tmp_path / name, **settings)).encoded == 0
+        found = cache.lookup(texts)
+        lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(exact, axis=1)
+        cosines.append(float(((found * exact).sum(axis=1) / lengths).mean()))
+    assert cosines[0] == pytest.approx(cosines[1], abs=0.01)
+    assert cosines[0] > 0.95
 
 
 def test_other_rows_under_the_same_name_need_overwrite(tmp_path: Path, build: Build) -> None:

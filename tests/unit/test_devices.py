@@ -111,22 +111,43 @@ from flat_build import build
 from slow_encoder import Slow
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    teacher = Slow(folder, 2e-3)
-    build(folder / "corpus.txt", teacher=teacher, cache=folder / "cache", devices="cpu,cpu", shard_rows=64)
+    teacher, rows = Slow(folder, 2e-3, keep=0.0), int(sys.argv[2])
+    build(folder / "corpus.txt", teacher=teacher, cache=folder / "cache", devices="cpu,cpu", shard_rows=rows)
 """
+
+
+def start(folder: Path, shard_rows: int) -> subprocess.Popen[bytes]:
+    """Start a build by two processes, in a third."""
+    (folder / "program.py").write_text(PROGRAM)
+    return subprocess.Popen(
+        [sys.executable, folder / "program.py", folder, str(shard_rows)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def test_what_killed_workers_had_encoded_is_not_encoded_again(
+    tmp_path: Path, source: Path, devices: Devices
+) -> None:
+    child = start(tmp_path, 900)
+    while not list(tmp_path.glob("cache/derived/pending/*/[!.]*.arrow")):
+        time.sleep(0.01)
+    child.kill()
+    child.wait(30)
+    done = devices(Slow(tmp_path), shard_rows=900).result
+    assert done is not None
+    assert 32 <= done.resumed < 1000
+    assert done.resumed + done.encoded == 1000
+    assert not list(tmp_path.glob("cache/derived/pending/*/*"))
+    assert finished(tmp_path) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_workers_end_with_the_build_which_goes_on_later(
     tmp_path: Path, source: Path, number: signal.Signals
 ) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM)
-    child = subprocess.Popen(
-        [sys.executable, tmp_path / "program.py", tmp_path],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    child = start(tmp_path, 64)
     while len(list(tmp_path.glob("cache/teachers/*/shards/[!.]*.arrow"))) < 2:
         time.sleep(0.01)
     os.killpg(child.pid, number) if number == signal.SIGINT else child.kill()

@@ -18,7 +18,7 @@ from embedcache.cache import Cache
 from embedcache.cli.main import cli
 from embedcache.errors import CorruptCacheError
 from embedcache.fsio import read_sealed_json, write_sealed_json
-from embedcache.gc import collect_garbage, find_removal
+from embedcache.gc import GRACE_HOURS, collect_garbage, find_removal
 from embedcache.inventory import QUARANTINE
 from embedcache.testing import FakeEncoder, fake_teacher
 
@@ -34,7 +34,7 @@ def filled(folder: Path, kind: str = "arrow") -> Cache:
     return cache
 
 
-def age(folder: Path, hours: float = 48) -> None:
+def age(folder: Path, hours: float = GRACE_HOURS + 1) -> None:
     then = time.time() - hours * 3600
     for path in [folder, *folder.rglob("*")]:
         os.utime(path, (then, then))
@@ -65,12 +65,13 @@ LEFTOVERS = {
     f"derived/index/{'1' * 64}/x.mdb": f"derived/index/{'1' * 64}",
     "derived/tokens/gone/ids.bin": "derived/tokens/gone",
     "derived/incoming/a/b": "derived/incoming",
+    f"derived/pending/{'1' * 64}/x.arrow": f"derived/pending/{'1' * 64}",
     f"{QUARANTINE}/a/b": QUARANTINE,
 }
 # fmt: on
 
 
-def test_leftovers_go_as_a_whole_once_untouched_for_an_hour(tmp_path: Path) -> None:
+def test_leftovers_go_as_a_whole_once_untouched_for_a_week(tmp_path: Path) -> None:
     cache = filled(tmp_path)
     cache.lookup(TEXTS[:3])
     kept = files(tmp_path)
@@ -78,11 +79,13 @@ def test_leftovers_go_as_a_whole_once_untouched_for_an_hour(tmp_path: Path) -> N
     for path in LEFTOVERS:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(b"left over")
-    age(tmp_path, 2)
+    age(tmp_path)
     for path in LEFTOVERS:
         os.utime(tmp_path / path)
     assert collect_garbage(cache, quarantine=True) == []
-    age(tmp_path, 2)
+    age(tmp_path, GRACE_HOURS - 1)
+    assert collect_garbage(cache, quarantine=True) == []
+    age(tmp_path)
     found = collect_garbage(cache, quarantine=True, dry_run=True)
     assert {(one.path, one.bytes) for one in found} == {
         (str(tmp_path / one), 9) for one in LEFTOVERS.values()
@@ -121,13 +124,13 @@ def test_views_of_a_replaced_corpus_and_replaced_indexes_are_garbage(tmp_path: P
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_unused_vectors_go_only_when_asked_and_a_day_old(tmp_path: Path, kind: str) -> None:
+def test_unused_vectors_go_only_when_asked_and_a_week_old(tmp_path: Path, kind: str) -> None:
     cache = filled(tmp_path, kind)
     remove(cache, "corpus", "words")
     add_corpus(cache, "words", TEXTS[:15])
-    age(tmp_path, 20)
+    age(tmp_path, GRACE_HOURS - 1)
     assert collect_garbage(cache, unused=True) == []
-    age(tmp_path, 25)
+    age(tmp_path)
     assert collect_garbage(cache) == []
     assert len(collect_garbage(cache, unused=True, dry_run=True)) == 8
     assert vectors(cache) == 100

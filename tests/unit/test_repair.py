@@ -128,7 +128,7 @@ class Killed(BaseException):
 class DyingEncoder(FakeEncoder):
     """Dies after one window."""
 
-    def encode_windows(self, windows: Any, on_wait: Any = None) -> Iterator[EncodedTexts]:  # type: ignore[override]
+    def encode_windows(self, windows: Any, *others: Any) -> Iterator[EncodedTexts]:  # type: ignore[override]
         for number, texts in enumerate(windows):
             if number:
                 raise Killed

@@ -11,7 +11,9 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +22,14 @@ from embedcache.codecs import Vectors
 from embedcache.errors import EmbedCacheError, StorageError
 from embedcache.fsio import canonical_json
 from embedcache.keys import KeyArray, key_array
-from embedcache.store import Shard, ShardStore, VectorBatch
-from embedcache.store.pieces import Pieces
-from embedcache.teacher.batching import EncodedTexts
-from embedcache.teacher.text_encoder import TextEncoder
+from embedcache.store.base import VectorBatch
+from embedcache.store.pieces import Pieces, joined
+from embedcache.store.shard import Shard
+from embedcache.store.store import ShardStore
+
+if TYPE_CHECKING:
+    from embedcache.teacher.batching import EncodedTexts
+    from embedcache.teacher.text_encoder import TextEncoder
 
 KEEP_SECONDS = 30.0
 """Seconds of the teacher's work that a kill may cost."""
@@ -35,7 +41,8 @@ _BATCHES = "batches"
 class PendingWork:
     """Keeper of the batches of one build; see ``embedcache.teacher.text_encoder.BatchKeeper``.
 
-    Batches are found again only where their texts, and everything that may change last bits, are the same.
+    Batches are found again only where their texts, and everything that may change last bits, are the same. As
+    a context manager it writes what it has when an error ends the block.
 
     Args:
         derived: the cache's folder of derived files.
@@ -55,7 +62,8 @@ class PendingWork:
                 self._pieces.remove(piece.name)
             elif canonical_json(_without_batches(piece)) == self._provenance:
                 self._written[piece.name] = piece.keys
-                self._read(piece)
+                with suppress(ValueError):  # of a piece that only looks like one
+                    self._read(piece)
 
     def _read(self, piece: Shard) -> None:
         start = 0
@@ -82,8 +90,11 @@ class PendingWork:
             with suppress(StorageError):
                 self.keep()
 
-    def keep(self) -> None:
+    def keep(self, *, retries: int | None = None) -> None:
         """Write the batches taken so far.
+
+        Args:
+            retries: tries after the first to ask a server whether it is the same still.
 
         Raises:
             ContractMismatchError: if the teacher is another one by now; nothing is written.
@@ -93,7 +104,7 @@ class PendingWork:
         self._kept = time.monotonic()
         if not self._waiting:
             return
-        self._encoder.confirm()
+        self._encoder.confirm(retries=retries)
         keys = [key_array([texts[row] for row in batch]) for texts, _, batch in self._waiting]
         rows = VectorBatch(
             keys=np.concatenate(keys),
@@ -106,11 +117,20 @@ class PendingWork:
         self._waiting = []
         self._written[piece.name] = piece.keys
 
-    def stop(self) -> int:
-        """Write the batches taken so far if that can be done; return the rows of all that is pending."""
+    def __enter__(self) -> PendingWork:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Write the batches taken so far where the work is stopped; after Ctrl-C, say how many are kept."""
+        if error is None:
+            return
         with suppress(EmbedCacheError):
-            self.keep()
-        return sum(map(len, self._written.values()))
+            self.keep(retries=0)
+        rows = sum(map(len, self._written.values()))
+        if isinstance(error, KeyboardInterrupt) and rows:
+            raise KeyboardInterrupt(
+                f"and {rows:,} rows of the unfinished shard are kept. Run the same command again"
+            ) from error
 
     def stored(self) -> None:
         """Delete what the store holds by now; called after each window."""
@@ -135,7 +155,8 @@ def store_pending(derived: Path, store: ShardStore, shard_rows: int) -> int:
         groups[canonical_json(_without_batches(piece))].append(piece)
     rows = 0
     for group in groups.values():
-        batch = _joined(group, store)
+        batch = replace(joined(group), provenance=_without_batches(group[0]))
+        batch = batch[np.flatnonzero(store.locate(batch.keys) < 0)]
         rows += len(batch.keys)
         for start in range(0, len(batch.keys), shard_rows):
             store.put(batch[start : start + shard_rows])
@@ -151,16 +172,3 @@ def pieces_of(derived: Path, store: ShardStore) -> Pieces:
 
 def _without_batches(piece: Shard) -> dict[str, object]:
     return {name: value for name, value in piece.header.provenance.items() if name != _BATCHES}
-
-
-def _joined(pieces: Sequence[Shard], store: ShardStore) -> VectorBatch:
-    """Return the rows of pieces that a store lacks, each once."""
-    batch = VectorBatch(
-        keys=np.concatenate([piece.keys for piece in pieces]),
-        vectors=np.concatenate([piece.stored.vector for piece in pieces]),
-        tokens=np.concatenate([piece.tokens for piece in pieces]),
-        truncated=np.concatenate([piece.truncated for piece in pieces]),
-        provenance=_without_batches(pieces[0]),
-    )
-    rows = np.sort(np.unique(batch.keys, return_index=True)[1])
-    return batch[rows[store.locate(batch.keys[rows]) < 0]]

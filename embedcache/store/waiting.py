@@ -1,0 +1,101 @@
+"""Waiting rows: vectors that ``Cache.encode`` has computed, until there are enough for a shard.
+
+They lie as pieces in ``derived/waiting/<contract id>``, and look-ups read them there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from embedcache.codecs import Vectors
+from embedcache.contract import Contract
+from embedcache.fsio import canonical_json
+from embedcache.keys import KEY_DTYPE, KeyArray, KeyIndex
+from embedcache.store.base import Positions, VectorBatch
+from embedcache.store.pieces import Pieces, joined
+from embedcache.store.shard import Shard
+from embedcache.store.store import ShardStore
+
+SHARD_ROWS = 1024
+"""Waiting rows that become a shard."""
+
+_MOST_PIECES = 32
+
+
+class WaitingRows:
+    """Waiting rows of one contract. Any number of processes may add to them.
+
+    Args:
+        derived: the cache's folder of derived files.
+        contract: the contract.
+    """
+
+    def __init__(self, derived: Path, contract: Contract) -> None:
+        self._pieces = Pieces(derived / "waiting" / contract.id, contract)
+        self._listed: set[str] = set()
+        self._opened: list[Shard] = []
+        self._index = KeyIndex(np.empty(0, KEY_DTYPE))
+
+    def __len__(self) -> int:
+        """Return the number of rows, as of the last ``refresh``."""
+        return len(self._index)
+
+    def refresh(self) -> None:
+        """Open the pieces that other processes have added, and close those that are gone."""
+        listed = set(self._pieces.names())
+        if listed != self._listed:
+            opened = [piece for piece in self._opened if piece.name in listed]
+            self._show(listed, [*opened, *self._pieces.open(sorted(listed - self._listed))])
+
+    def _show(self, listed: set[str], opened: list[Shard]) -> None:
+        self._listed, self._opened = listed, opened
+        self._index = KeyIndex(np.concatenate([np.empty(0, KEY_DTYPE), *(one.keys for one in opened)]))
+
+    def locate(self, keys: KeyArray) -> Positions:
+        """Return a number for each key, valid until rows are added or refreshed; -1 where it is missing."""
+        return self._index.locate(keys)
+
+    def vectors(self, positions: Positions) -> Vectors:
+        """Return the vectors at ``positions``, none of them -1; float32 of shape (n, d)."""
+        return np.concatenate([piece.stored.vector for piece in self._opened])[positions]
+
+    def add(self, rows: VectorBatch) -> None:
+        """Write rows, durably.
+
+        Raises:
+            StorageError: if they cannot be written.
+        """
+        piece = self._pieces.add(rows)
+        self._show(self._listed | {piece.name}, [*self._opened, piece])
+        if len(self._opened) > _MOST_PIECES:
+            for batch, pieces in self._groups():
+                merged = self._pieces.add(batch)
+                self._replace(pieces, [merged])
+
+    def store(self, store: ShardStore) -> None:
+        """Put all rows that a store lacks into it, as shards of one provenance each, and forget them.
+
+        Raises:
+            StorageError: if the store cannot be written.
+        """
+        for batch, pieces in self._groups():
+            store.put(batch[np.flatnonzero(store.locate(batch.keys) < 0)])
+            self._replace(pieces, [])
+
+    def _groups(self) -> list[tuple[VectorBatch, list[Shard]]]:
+        """Return the rows of each provenance, each key once, and the pieces they lie in."""
+        groups = defaultdict[bytes, list[Shard]](list)
+        for piece in self._opened:
+            groups[canonical_json(piece.header.provenance)].append(piece)
+        return [(joined(pieces), pieces) for pieces in groups.values()]
+
+    def _replace(self, old: Sequence[Shard], new: Sequence[Shard]) -> None:
+        replaced, added = {piece.name for piece in old}, {piece.name for piece in new}
+        for name in replaced - added:
+            self._pieces.remove(name)
+        others = [piece for piece in self._opened if piece.name not in replaced]
+        self._show((self._listed - replaced) | added, [*others, *new])
