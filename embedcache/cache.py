@@ -183,7 +183,7 @@ class Cache:
     def teacher(self, name: str | None = None) -> CachedTeacher:
         """Return the teacher called ``name`` (or whose contract id starts so), or the only one there is.
 
-        Its own logits and projections beside it do not make it one of several.
+        Logits and projections of the only teacher are ignored.
 
         Raises:
             InputError: if there is no such teacher, or several and no name was given.
@@ -319,14 +319,13 @@ class Cache:
         return vectors
 
     def find(self, texts: Sequence[str], contract: Contract) -> tuple[NDArray[np.bool_], Vectors]:
-        """Return which texts have a vector, shape (n,), and the vectors of those, float32 of shape (m, d)."""
-        store, waiting, keys = self.opened_store(contract), self.waiting(contract), key_array(texts)
+        """Return a mask of the texts with a vector, shape (n,), and their vectors, float32 (m, d)."""
+        waiting, keys = self.waiting(contract), key_array(texts)
+        # In this order: another process may move rows from there into the store.
+        waiting.refresh()
+        store, places = self.opened_store(contract), waiting.locate(keys)
         positions = store.locate(keys)
         is_stored = positions >= 0
-        if is_stored.all():
-            return is_stored, store.vectors(positions)
-        waiting.refresh()
-        places = waiting.locate(keys)
         is_there = is_stored | (places >= 0)
         vectors = np.empty((len(texts), contract.dimension), np.float32)
         vectors[is_stored] = store.vectors(positions[is_stored])

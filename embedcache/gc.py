@@ -1,7 +1,7 @@
 """Garbage collection, and removal of corpora, views and teachers.
 
-Somebody may come back to what is young: a stopped build, a view that took hours to translate, a corpus that
-is being copied. So only what nobody touched for ``GRACE_HOURS`` is garbage. A removal first deletes the file
+Files younger than ``GRACE_HOURS`` are kept: a user may come back to a stopped build or to a view that took
+hours to translate, or a copy may be running. A removal first deletes the file
 that makes a thing visible; killed after that, gc deletes the rest.
 """
 
@@ -34,7 +34,7 @@ from embedcache.store import LmdbShards, Shard, ShardStore
 from embedcache.views.recipe import is_view_name
 
 GRACE_HOURS = 7 * 24.0
-"""Age of garbage: a week."""
+"""Minimum age of garbage: a week."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def _used_shards(store: ShardStore, corpora: list[Corpus]) -> set[str]:
 
 
 def _remove_shard(cache: Cache, store: ShardStore, shard: Shard, judged: set[str]) -> bool:
-    """Remove a shard, unless a corpus that came after the ones that were ``judged`` has a text of it."""
+    """Remove a shard; put it back if a corpus outside ``judged`` has one of its texts."""
     data = store.container.open(shard.name)
     store.container.remove(shard.name)
     # A build describes its corpus, then lists the shards: it does not find this one, or is found here.

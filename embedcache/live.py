@@ -38,9 +38,9 @@ MESSAGES: dict[Level, str] = {
     "look": "beyond the noise: another device or library version computed these vectors",
     "bad": "these are not this teacher's vectors",
 }
-# A codec that loses more is no codec: pq may come with the codebook of a stranger.
 ENOUGH = 20
 """Vectors of an imported shard that are compared with the live teacher before all of it counts as checked."""
+# Largest loss of a codec: pq may come with the codebook of a stranger.
 _MOST_LOST = 0.7
 
 
@@ -202,8 +202,7 @@ def sample_texts(
         corpora: corpora and views.
         sample: most texts.
         seed: seed of the ranks.
-        shards: names of shards that up to half of the sample comes from, ``ENOUGH`` texts or more of each, of
-            as many shards as that allows.
+        shards: names of shards to sample first: at least ``ENOUGH`` texts each, at most half of the sample.
     """
     shards = sorted(shards)[: max(1, sample // (2 * ENOUGH))]
     each = max(ENOUGH, sample // (2 * len(shards))) if shards else 0

@@ -39,7 +39,7 @@ from embedcache.fsio import (
     write_bytes,
     writing,
 )  # fmt: skip
-from embedcache.inventory import DERIVED, QUARANTINE, Kind, entry_at
+from embedcache.inventory import QUARANTINE, Kind, entry_at
 from embedcache.keys import KEY_DTYPE, KeyArray, KeyIndex
 from embedcache.live import Computing, refuse_changed_server
 from embedcache.progress import NO_PROGRESS, Progress
@@ -49,7 +49,7 @@ from embedcache.store.pending import PendingWork
 from embedcache.teacher.options import DEFAULT_SHARD_ROWS
 from embedcache.teacher.resolve import ALIASES, origin_of, resolve
 from embedcache.verify import Finding, Verifier
-from embedcache.verify.files import first_line
+from embedcache.verify.files import NO_NAME, first_line
 from embedcache.verify.rows import rows_without_vector
 
 if TYPE_CHECKING:
@@ -130,7 +130,8 @@ def repair(
         StorageError: if the cache cannot be written; what was repaired before stays.
     """
     started = time.perf_counter()
-    work = _Repairer(Verifier(cache, progress), computing or Computing(), encoder, dry_run=dry_run)
+    verifier = Verifier(cache, progress, repairs=not dry_run)
+    work = _Repairer(verifier, computing or Computing(), encoder, dry_run=dry_run)
     work.run()
     seconds = time.perf_counter() - started
     return Repair(str(work.folder), dry_run, tuple(work.fixes), work.rows, seconds)
@@ -208,7 +209,7 @@ class _Repairer:
         """
         damaged = self.folder / finding.path
         if not self._dry_run:
-            if os.path.lexists(damaged):
+            if damaged.is_file():
                 copy_file(damaged, self._place_aside(finding.path))
             write_bytes(self.folder / (path or finding.path), spelled_json(value))
         self._done(finding, MADE, detail)
@@ -218,9 +219,8 @@ class _Repairer:
         for finding in self._damage(Kind.CONTRACT, teacher=contract.id):
             self._write(finding, contract.to_json(), detail="from the header of a shard")
         for finding in self._damage(Kind.NAME, teacher=contract.id):
-            stem = entry_at(finding.path).stem
-            # Where all names are lost, a file NAME.json stands for them.
-            name = contract.id[:12] if stem == "NAME" else stem
+            is_nameless = finding.path.endswith(NO_NAME)
+            name = contract.id[:12] if is_nameless else entry_at(finding.path).stem
             origin = self._known_as(contract).origin
             spec = self._computing.teacher_model or (name if name in ALIASES else None)
             with suppress(TeacherError):
@@ -241,9 +241,9 @@ class _Repairer:
         return CachedTeacher(contract.id[:12], contract, {})
 
     def _restore(self, contract: Contract) -> None:
-        """Bring back the shards of a teacher, those too of which nothing is left.
+        """Encode a teacher's lost shards again, missing files included.
 
-        Where files cannot be read, nobody knows what is lost: then nothing is moved or encoded.
+        Do nothing if a file is unreadable: then it is not known what is lost.
         """
         if self._verifier.has_unread(f"teachers/{contract.id}") or self._verifier.has_unread("corpora"):
             return
@@ -316,11 +316,12 @@ class _Repairer:
         """Encode and store the rows of each window; its batches are kept as in a build."""
         self._progress.phase("encode", sum(map(len, windows)))
         texts = (cast("list[str]", find_texts(keys, self._texts)) for keys in windows)
-        pending = PendingWork(self.folder / DERIVED, store, encoder)
+        pending = PendingWork(Cache(self.folder).derived_folder, store, encoder)
         with pending, closing(encoder.encode_windows(texts, pending.keep_if_due, pending)) as results:
             for keys, encoded in zip(windows, results, strict=True):
-                if not np.isfinite(encoded.vectors).all():
-                    raise NonFiniteVectorError("the teacher returned NaN or infinity for a text")
+                if len(bad := np.flatnonzero(~np.isfinite(encoded.vectors).all(axis=1))):
+                    (text,) = find_texts(keys[bad[:1]], self._texts)
+                    raise NonFiniteVectorError(f"the teacher returned NaN or infinity for {str(text)[:80]!r}")
                 store.put(VectorBatch(keys, *encoded, encoder.provenance))
                 pending.stored()
                 self._progress.advance(len(keys))
@@ -343,8 +344,8 @@ def _name(finding: Finding) -> str:
 def _plan(lost: Sequence[Shard], corpora: Sequence[Corpus], store: ShardStore) -> tuple[list[KeyArray], int]:
     """Plan what to encode in place of lost shards.
 
-    A shard whose texts are all known comes back with its rows, in their order. The texts of others are among
-    those that corpora and embedded views lack.
+    A shard whose texts are all known comes back with its rows, in their order. The texts of other lost shards
+    are found as texts without a vector.
 
     Args:
         lost: header and keys of the lost shards, where they are known.

@@ -21,7 +21,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from embedcache.building.encode import (
-    Encoded,
+    BuildCounts,
     encode_missing,
     needs_codebook,
     refuse_untrained,
@@ -138,9 +138,9 @@ def build(
     if not store.is_current:
         store = job.open_store(opened)
     texts = [corpus, *map(corpus.view, job.views.embed)]
-    before, encoded = store.bytes_on_disk, Encoded()
+    before, encoded = store.bytes_on_disk, BuildCounts()
     distinct = wanted = cached = fetched = resumed = 0
-    with _announced(opened, job) as beside, _pool(opened, job, store) as pool:
+    with _build_lock(opened, job) as beside, _pool(opened, job, store) as pool:
         for some in texts:
             progress.phase("look up", len(some))
             _store_waiting(opened, store, some)
@@ -160,7 +160,12 @@ def build(
                 _collect(opened, job, store, some, missing, progress)
             elif len(missing):
                 encode_missing(
-                    *(some, missing, store, job.teacher.encoder, encode.shard_rows, encoded),
+                    some,
+                    missing,
+                    store,
+                    job.teacher.encoder,
+                    encode.shard_rows,
+                    encoded,
                     pending=PendingWork(opened.derived_folder, store, job.teacher.encoder),
                     # No other build encodes the same part.
                     watch=job.part is None,
@@ -236,7 +241,7 @@ def _store_pending(cache: Cache, job: Job, store: ShardStore, missing: MissingRo
 
 
 @contextmanager
-def _announced(cache: Cache, job: Job) -> Iterator[str]:
+def _build_lock(cache: Cache, job: Job) -> Iterator[str]:
     """Note that this process builds into ``cache``; yield host and process of another that does, or ``""``.
 
     Nothing waits: two builds at once are safe. Parts share nothing.
@@ -253,7 +258,8 @@ def _announced(cache: Cache, job: Job) -> Iterator[str]:
         pass  # a read-only cache, or a file system without locks
     if beside:
         logging.getLogger(__name__).warning(
-            "another build (%s) is at work in %s: what it has stored is not encoded again",
+            "another build (%s) is at work in %s: what it has stored is not encoded again, but both may "
+            "encode the same rows. Stop one of them, or give each a --part",
             beside,
             cache.folder,
         )

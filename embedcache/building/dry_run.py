@@ -27,6 +27,7 @@ from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray, KeyIndex
 from embedcache.missing import MissingRows
 from embedcache.progress import Progress
 from embedcache.store.base import Positions
+from embedcache.store.waiting import WaitingRows
 from embedcache.teacher.options import LOGITS
 from embedcache.teacher.served import ServedEncoder
 
@@ -51,11 +52,13 @@ class _Planned:
     """Keys that a store has, or will have by then."""
 
     store: ShardStore
+    waiting: WaitingRows
     keys: KeyArray
 
     def locate(self, keys: KeyArray) -> Positions:
         """Return a number for each key, -1 where it is missing."""
-        return np.maximum(self.store.locate(keys), KeyIndex(self.keys).locate(keys))
+        found = np.maximum(self.store.locate(keys), self.waiting.locate(keys))
+        return np.maximum(found, KeyIndex(self.keys).locate(keys))
 
 
 def estimate_build(job: Job, progress: Progress) -> BuildResult:
@@ -65,7 +68,9 @@ def estimate_build(job: Job, progress: Progress) -> BuildResult:
         store = job.open_store(job.cache or scratch)
         texts, views = _texts(job, scratch, progress)
         distinct, wanted, cached, fetched, remote_bytes, lacking = 0, 0, 0, 0, 0, []
-        planned = _Planned(store, np.empty(0, dtype=KEY_DTYPE))
+        waiting = (job.cache or scratch).waiting(store.contract)
+        waiting.refresh()
+        planned = _Planned(store, waiting, np.empty(0, dtype=KEY_DTYPE))
         for some in texts:
             progress.phase("look up", len(some))
             missing = MissingRows.of(some, planned, job.part)

@@ -107,8 +107,8 @@ def codec_of(output: str, encode: EncodeOptions) -> str | None:
 
 
 @dataclass
-class Encoded:
-    """Counts of encoded texts: all, truncated ones, their tokens, and wall-clock seconds.
+class BuildCounts:
+    """Counts of a build.
 
     Attributes:
         rows: texts whose vectors were stored.
@@ -131,7 +131,7 @@ def encode_missing(
     store: ShardStore,
     encoder: TextEncoder,
     shard_rows: int,
-    done: Encoded,
+    done: BuildCounts,
     *,
     pending: PendingWork | None = None,
     watch: bool = True,
@@ -181,20 +181,23 @@ def encode_missing(
                 taken.append(rows)
                 yield texts.texts(rows)
 
-    def report() -> None:
+    def show() -> None:
         nonlocal shown
         rate = (counts.tokens - before.tokens) / max(time.perf_counter() - started, 1e-9)
         progress.note(f"{rate:,.0f} tokens/s")
         ready = counts.rows + counts.resumed - before.rows - before.resumed
         progress.advance(ready - shown)
         shown = ready
+
+    def on_wait() -> None:
+        show()
         if pending is not None:
             pending.keep_if_due()
 
     # Closed at once where storing fails: windows that are worked on ahead would keep the process alive.
     with (
         pending or nullcontext(),
-        closing(encoder.encode_windows(windows(), report, pending)) as results,
+        closing(encoder.encode_windows(windows(), on_wait, pending)) as results,
     ):
         for encoded in results:
             rows = taken.popleft()
@@ -204,7 +207,7 @@ def encode_missing(
                 pending.stored()
             done.rows += len(rows)
             done.truncated += int(encoded.truncated.sum())
-            report()
+            show()
     done.resumed += counts.resumed - before.resumed
     done.tokens += counts.tokens - before.tokens
     done.seconds += time.perf_counter() - started
@@ -236,14 +239,11 @@ def encode_texts(cache: Cache, texts: list[str], teacher: GivenTeacher | None) -
     """Return vectors of ``texts``, which join no corpus; see ``Cache.encode``."""
     lazy = _encoder_of(cache, teacher)
     contract = lazy.contract
-    store, waiting = cache.opened_store(contract), cache.waiting(contract)
-    waiting.refresh()
     distinct = list(dict.fromkeys(texts))
-    keys = key_array(distinct)
-    rows = np.flatnonzero((store.locate(keys) < 0) & (waiting.locate(keys) < 0))
-    if len(rows):
-        register(cache, lazy)
-        _encode_into(cache, store, [distinct[row] for row in rows], lazy)
+    is_there, _ = cache.find(distinct, contract)
+    if not is_there.all():
+        missing = [text for text, found in zip(distinct, is_there.tolist(), strict=True) if not found]
+        _encode_into(cache, cache.opened_store(contract), missing, lazy)
         lazy.note(cache.derived_folder)
     return cache.lookup(texts, contract.id)
 
@@ -284,13 +284,15 @@ def _encode_into(cache: Cache, store: ShardStore, texts: list[str], lazy: LazyTe
         encoded = encoder.encode(texts)
         _refuse_non_finite(encoded, named, np.arange(len(texts)))
         store.as_stored(encoded.vectors)  # a value that does not fit the codec is refused at once
+        register(cache, lazy)
         waiting.add(VectorBatch(keys, *encoded, encoder.provenance))
         # The canary comes first where nothing else is stored: a later process asks for it.
         keep_canary(store, lazy, at_once=True)
     else:
         missing = MissingRows(len(keys), len(keys), np.ones(len(keys), np.bool_), [keys])
         pending = PendingWork(cache.derived_folder, store, encoder)
-        encode_missing(named, missing, store, encoder, DEFAULT_SHARD_ROWS, Encoded(), pending=pending)
+        register(cache, lazy)
+        encode_missing(named, missing, store, encoder, DEFAULT_SHARD_ROWS, BuildCounts(), pending=pending)
         keep_canary(store, lazy)
     if len(waiting) >= SHARD_ROWS:
         waiting.store(store)

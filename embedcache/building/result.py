@@ -60,14 +60,14 @@ class BuildResult:
         rows: rows of the corpus.
         texts: rows of the corpus and of each view that is encoded.
         distinct: distinct texts of the corpus and of each of these views.
-        wanted: those of them that the build is to have vectors of: all, or those of its part.
-        cached: those of them whose vectors were in the cache.
+        wanted: distinct texts to encode or to find: all of them, or the texts of ``part``.
+        cached: wanted texts whose vectors the cache had.
         fetched: vectors that came from a remote.
         encoded: texts the teacher encoded.
         resumed: texts that a stopped build had encoded.
         truncated: encoded texts of which the teacher saw only the beginning.
         tokens: tokens encoded.
-        bytes_written: size of the new shards.
+        bytes_written: size of the shards that the cache gained.
         seconds: wall-clock seconds of the build.
         encode_seconds: seconds of encoding and storing.
         column: column the texts were read from; None for plain text.

@@ -10,7 +10,7 @@ from uuid import uuid4
 from embedcache.cache import Cache
 from embedcache.codecs import pq
 from embedcache.errors import InputError
-from embedcache.fsio import write_bytes
+from embedcache.fsio import TEMPORARY_PREFIX, write_bytes
 from embedcache.parallel.pool import PUSHED_SECONDS, WINDOW_SECONDS, WorkerPool
 from embedcache.parallel.process_engine import ProcessEngine
 from embedcache.parallel.ray_engine import RayEngine
@@ -50,7 +50,12 @@ def open_pool(
     own = replace(encode, part=None, devices=None, engine=None, address=None)
     folder = cache.folder.resolve()
     setup = WorkerSetup(
-        *(teacher.portable(), own, folder, teacher.name, store.contract, store.codec_name),
+        teacher=teacher.portable(),
+        encode=own,
+        folder=folder,
+        name=teacher.name,
+        contract=store.contract,
+        codec=store.codec_name,
         codebook_in=_codebook_in(store),
     )
     if encode.devices is not None:
@@ -66,7 +71,7 @@ def open_pool(
         from embedcache.share.remote import Remote
 
         Remote(remote, to_write=True).create()  # before workers find it empty, all at once
-    marker = folder / "derived" / f"seen-{uuid4().hex}"
+    marker = folder / "derived" / f"{TEMPORARY_PREFIX}seen-{uuid4().hex}"
     write_bytes(marker, b"")
     setup = replace(setup, marker=marker, remote=remote)
     seconds = WINDOW_SECONDS if remote is None else PUSHED_SECONDS

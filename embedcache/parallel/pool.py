@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, Protocol, TypeVar
 
-from embedcache.building.encode import Encoded
+from embedcache.building.encode import BuildCounts
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import WorkerError
 from embedcache.missing import MissingRows
@@ -23,7 +23,7 @@ T = TypeVar("T")
 WINDOW_SECONDS = 30.0
 """Time that a window should take: it is lost with its worker, and counted once it is done."""
 PUSHED_SECONDS = 300.0
-"""The same where a worker pushes each window: every push surveys the remote."""
+"""Seconds per window where workers push; each push lists the remote."""
 MOST_LOSSES = 3
 """Workers that a slot may lose without finishing a window."""
 _POLL_SECONDS = 1.0
@@ -44,7 +44,7 @@ class Engine(Protocol):
         """Start a worker in a slot, in place of one that ended; done when its teacher is loaded."""
         ...
 
-    def encode(self, slot: int, window: Window) -> Future[Encoded]:
+    def encode(self, slot: int, window: Window) -> Future[BuildCounts]:
         """Have the worker in a slot encode and store a window."""
         ...
 
@@ -75,12 +75,12 @@ class WorkerPool:
         self._open_engine, self._shard_rows, self._window_seconds = open_engine, shard_rows, window_seconds
         self._engine: Engine | None = None
         # A worker without a window is starting.
-        self._pending: dict[Future[Any], tuple[int, Window | None]] = {}
+        self._running: dict[Future[Any], tuple[int, Window | None]] = {}
         self._idle: list[int] = []
         self._losses: Counter[int] = Counter()
         self._rates: dict[int, float] = {}
 
-    def encode(self, texts: Corpus, missing: MissingRows, encoded: Encoded, progress: Progress) -> None:
+    def encode(self, texts: Corpus, missing: MissingRows, encoded: BuildCounts, progress: Progress) -> None:
         """Have missing rows encoded and stored; ``encoded`` counts them.
 
         Raises:
@@ -92,18 +92,18 @@ class WorkerPool:
         began, tokens = time.perf_counter(), encoded.tokens
         if self._engine is None:
             self._engine = self._open_engine()
-            self._pending = {self._engine.start(slot): (slot, None) for slot in range(self._engine.slots)}
+            self._running = {self._engine.start(slot): (slot, None) for slot in range(self._engine.slots)}
         engine = self._engine
         while windows.left or self._busy:
             while windows.left and self._idle:
                 slot = self._idle.pop()
                 taken = windows.take(self._rates.get(slot, 0.0) * self._window_seconds, engine.slots)
-                self._pending[engine.encode(slot, taken)] = slot, taken
-            finished, _ = wait(self._pending, _POLL_SECONDS, FIRST_COMPLETED)
+                self._running[engine.encode(slot, taken)] = slot, taken
+            finished, _ = wait(self._running, _POLL_SECONDS, FIRST_COMPLETED)
             for future in finished:
-                slot, window = self._pending.pop(future)
+                slot, window = self._running.pop(future)
                 try:
-                    done: Encoded | None = engine.result(future)
+                    done: BuildCounts | None = engine.result(future)
                 except engine.losses as error:
                     if window is not None:
                         windows.give_back(window, error)
@@ -120,14 +120,14 @@ class WorkerPool:
 
     @property
     def _busy(self) -> int:
-        return sum(window is not None for _, window in self._pending.values())
+        return sum(window is not None for _, window in self._running.values())
 
     def _replace(self, engine: Engine, slot: int, error: BaseException) -> None:
         """Start another worker in a slot, unless it has lost too many."""
         self._losses[slot] += 1
         if self._losses[slot] < MOST_LOSSES:
-            self._pending[engine.start(slot)] = slot, None
-        elif not (self._pending or self._idle):
+            self._running[engine.start(slot)] = slot, None
+        elif not (self._running or self._idle):
             raise WorkerError(
                 f"no worker is left: each ended {MOST_LOSSES} times ({one_line(error)}). Stored vectors are "
                 "intact; look at their memory and logs, and run the same command again"
@@ -139,7 +139,7 @@ class WorkerPool:
             self._engine.close()
 
 
-def _add(done: Encoded, encoded: Encoded) -> None:
+def _add(done: BuildCounts, encoded: BuildCounts) -> None:
     encoded.rows += done.rows
     encoded.resumed += done.resumed
     encoded.truncated += done.truncated

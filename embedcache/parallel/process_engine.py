@@ -12,7 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
 from typing import TypeVar
 
-from embedcache.building.encode import Encoded
+from embedcache.building.encode import BuildCounts
 from embedcache.parallel.window import Window
 from embedcache.parallel.worker import Worker, WorkerSetup
 
@@ -47,7 +47,7 @@ class ProcessEngine:
         theirs.close()
         return future
 
-    def encode(self, slot: int, window: Window) -> Future[Encoded]:
+    def encode(self, slot: int, window: Window) -> Future[BuildCounts]:
         """Have a process encode a window."""
         return self._submit(slot, _encode, window)
 
@@ -96,5 +96,5 @@ def _load(setup: WorkerSetup) -> None:
     _loaded.append(Worker(setup))
 
 
-def _encode(window: Window) -> Encoded:
+def _encode(window: Window) -> BuildCounts:
     return _loaded[0].encode(window)

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from embedcache.building.encode import Encoded
+from embedcache.building.encode import BuildCounts
 from embedcache.errors import InputError, MissingExtraError, WorkerError
 from embedcache.parallel.window import Window, one_line
 from embedcache.parallel.worker import Worker, WorkerSetup
@@ -76,7 +76,7 @@ class RayEngine:
         self._actors[slot] = self._class.options(**needs).remote()
         return self._future(self._actors[slot].load.remote(setup))
 
-    def encode(self, slot: int, window: Window) -> Future[Encoded]:
+    def encode(self, slot: int, window: Window) -> Future[BuildCounts]:
         """Have an actor encode a window."""
         return self._future(self._actors[slot].encode.remote(window))
 
@@ -127,5 +127,5 @@ class _Actor:
     def load(self, setup: WorkerSetup) -> None:
         self._worker = Worker(setup)
 
-    def encode(self, window: Window) -> Encoded:
+    def encode(self, window: Window) -> BuildCounts:
         return self._worker.encode(window)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from embedcache.building.encode import Encoded, encode_missing, register
+from embedcache.building.encode import BuildCounts, encode_missing, register
 from embedcache.cache import Cache
 from embedcache.codecs import pq
 from embedcache.contract import Contract, describe_differences
@@ -94,7 +94,7 @@ class Worker:
         if self._setup.codec == pq.NAME:
             raise InputError(f"{where}, where the codebook of codec pq is: take another codec")
 
-    def encode(self, window: Window) -> Encoded:
+    def encode(self, window: Window) -> BuildCounts:
         """Encode a window and commit its shards, or push them; return the counts of its texts.
 
         Raises:
@@ -113,11 +113,11 @@ class Worker:
             store.container.remove(name)
         return done
 
-    def _encode_into(self, store: ShardStore, window: Window) -> Encoded:
-        keys, encoded = key_array(window.lines), Encoded()
+    def _encode_into(self, store: ShardStore, window: Window) -> BuildCounts:
+        keys, encoded = key_array(window.lines), BuildCounts()
         missing = MissingRows(len(keys), len(keys), np.ones(len(keys), np.bool_), [keys])
         encoder, rows = self._teacher.encoder, self._setup.encode.shard_rows
-        pending = PendingWork(self._cache.derived_folder, store, encoder) if self._sees else None
+        pending = PendingWork(self._cache.derived_folder, store, encoder, keys) if self._sees else None
         encode_missing(window, missing, store, encoder, rows, encoded, pending=pending, watch=False)
         store.container.finish()
         return encoded

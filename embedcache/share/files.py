@@ -51,7 +51,7 @@ class Selection:
         if self.where is not None and len(self.corpora) != 1:
             raise InputError("where takes a part of one corpus: name it.")
         if self.corpora and not self.text:
-            raise InputError("a corpus is chosen and texts are left out: do one of both.")
+            raise InputError("a corpus is chosen and texts are left out: leave one of them out.")
         for corpus in self.corpora:
             CorpusRef.parse(corpus)
 
@@ -75,7 +75,7 @@ class Bundle:
 
     Attributes:
         card: its entry on the card; without rows for a teacher.
-        documents: the files that every manifest lists which adds anything of it.
+        documents: files listed in every manifest that adds to this bundle.
         shards: shards of a teacher.
         sources: the bytes of its objects, key lists of shards included: sha256 -> size, and a function that
             reads them.
@@ -122,7 +122,7 @@ def local_teachers(cache: Cache, selection: Selection) -> list[Bundle]:
 
 def _local_teacher(cache: Cache, group: list[CachedTeacher]) -> Bundle:
     contract, origin = group[0].contract, group[0].origin
-    folder, container = cache.teacher_folder(contract), cache.container(contract)
+    folder = cache.teacher_folder(contract)
     names = [one.name for one in group]
     model, licence = origin.get("model_id", origin.get("spec", "")), origin.get("licence", "")
     bundle = Bundle(SharedTeacher(contract=contract.id, names=names, rows=0, model=model, licence=licence))
@@ -139,7 +139,7 @@ def _local_teacher(cache: Cache, group: list[CachedTeacher]) -> Bundle:
     for shard in store.shards:
         file = shared_shard(contract.id, shard)
         bundle.shards.append(file)
-        bundle.sources[file.sha256] = (file.bytes, partial(container.open, shard.name))
+        bundle.sources[file.sha256] = (file.bytes, partial(store.container.open, shard.name))
         bundle.sources[file.keys] = (file.key_bytes, partial(_read_keys, store, shard.name))
     return bundle
 

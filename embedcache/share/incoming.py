@@ -22,6 +22,7 @@ from embedcache.errors import (
     InputError,
     RemoteError,
     StorageError,
+    UnreadableError,
 )
 from embedcache.fsio import commit_new, copy_file, make_directory, refuse_links, sha256_file
 from embedcache.inventory import Kind
@@ -51,7 +52,7 @@ class Incoming:
         folder: folder of files until they are admitted; default: ``derived/incoming``.
 
     Attributes:
-        fetched: bytes that were downloaded, or are being so.
+        fetched: bytes downloaded, running downloads included.
     """
 
     def __init__(
@@ -165,6 +166,8 @@ class Incoming:
         """Turn faults of files into an error that names the first of them and its pusher."""
         try:
             yield
+        except (UnreadableError, StorageError):  # of this machine
+            raise
         except (EmbedCacheError, ValueError, OSError) as error:
             path = files[0].path if files else "what came"
             raise self.refusal([file.sha256 for file in files], f"{path} is refused ({error})") from error
@@ -196,7 +199,7 @@ class Incoming:
         """Check files of teachers in the quarantine, but for shards.
 
         Raises:
-            RemoteError: if one is not what its place asks for.
+            RemoteError: if a file does not fit its path.
             ContractMismatchError: if two contracts have one name; it names the fields.
         """
         for file in files:
@@ -224,7 +227,7 @@ class Incoming:
         """
         folder = self.folder / "teachers" / contract.id
         with self.refusing(shards):
-            container = ListedShards(folder / "shards", (shard.sha256 for shard in shards))
+            container = ListedShards(folder / "shards", (one.sha256 for one in shards), trusted=True)
             store = ShardStore(container, contract, codebooks=folder / "codebooks")
         listed = {shard.sha256: shard for shard in shards}
         for opened in store.shards:

@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from embedcache.errors import CorruptCacheError, InputError, UnreadableError
-from embedcache.fsio import commit, inside, list_folder, map_regular, regular_size, remove_file, write_bytes
+from embedcache.fsio import (
+    commit,
+    inside,
+    list_folder,
+    map_regular,
+    regular_size,
+    remove_file,
+    write_bytes,
+    writing,
+)
 from embedcache.store.base import ShardContainer
 from embedcache.store.checked import CheckedFiles
 from embedcache.store.lmdb_shards import SEAL, LmdbShards
@@ -65,7 +74,9 @@ class FolderShards(ShardContainer):
     def add(self, name: str, data: pa.Buffer) -> None:
         """Write a shard's file, unless there is one of the right size."""
         path = self.path(name)
-        if not path.is_file() or path.stat().st_size != data.size:
+        with writing(path):
+            is_there = path.is_file() and path.stat().st_size == data.size
+        if not is_there:
             write_bytes(path, memoryview(data))
             self._checked.add(path)
 
@@ -98,12 +109,20 @@ class ListedShards(FolderShards):
     Args:
         folder: the folder.
         names: names of the shards to list.
-        checked: files whose digest was taken; default: all that are listed, by the caller.
+        checked: files whose digest was taken; default: those of this process.
+        trusted: True if the caller has taken the digests of all files.
     """
 
-    def __init__(self, folder: Path, names: Iterable[str], checked: CheckedFiles | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        names: Iterable[str],
+        checked: CheckedFiles | None = None,
+        *,
+        trusted: bool = False,
+    ) -> None:
         super().__init__(folder, checked)
-        self._listed, self._is_checked = set(names), checked is None
+        self._listed, self._trusted = set(names), trusted
 
     def names(self) -> list[str]:
         """Return the listed names, sorted."""
@@ -115,8 +134,8 @@ class ListedShards(FolderShards):
         self._listed.add(name)
 
     def find_corrupt(self, names: Sequence[str]) -> list[str]:
-        """Return nothing where the caller has taken the digests; else as a folder of shards."""
-        return [] if self._is_checked else super().find_corrupt(names)
+        """Return nothing if the files are trusted; else as a folder of shards."""
+        return [] if self._trusted else super().find_corrupt(names)
 
 
 class MemoryShards(ShardContainer):

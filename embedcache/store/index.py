@@ -70,7 +70,7 @@ class IndexedShards:
 
 
 Parts = Callable[[], Iterable[KeyArray]]
-"""Gives arrays of keys, dtype ``V16``, one at a time, and the same again at the next call."""
+"""Yields the keys of each shard, dtype ``V16``; each call yields the same arrays."""
 
 
 def sort_keys(parts: Parts, rows: int) -> SortedKeys:
@@ -120,7 +120,7 @@ def _map_words(handle: BinaryIO, begin: int, shape: tuple[int, ...]) -> SortedKe
 
 
 def read_index(path: Path) -> IndexedShards | None:
-    """Return an index file, mapped; None if it is none. Its digest, which is its name, is not compared."""
+    """Map an index file; return None if the file is not an index. Its digest is not checked."""
     try:
         with open_regular(path) as handle:
             table = npy.read_array(handle, allow_pickle=False)

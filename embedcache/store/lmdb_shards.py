@@ -72,7 +72,7 @@ class OpenLmdb:
     """Open LMDB file.
 
     Values are handed out as buffers over the mapped file; each keeps this object, and so the file, open.
-    Values deleted later stay as they were under them, unless this process may not write to the file.
+    Buffers stay valid after their values are deleted, unless the file is open for reading only.
 
     Args:
         path: the file.
@@ -137,6 +137,13 @@ def open_lmdb(path: Path, *, writable: bool) -> OpenLmdb:
             found = OpenLmdb(path.resolve(), writable=writable)
             _opened[_identity(path)] = found
         return found
+
+
+def may_write(path: Path) -> bool:
+    """Return whether this process may write to an LMDB file, to its lock and beside them."""
+    lock = path.with_name(f"{path.name}-lock")
+    files = [file for file in (path, lock) if file.exists()]
+    return all(os.access(one, os.W_OK) for one in (path.parent, *files))
 
 
 def _identity(path: Path) -> tuple[int, int]:
@@ -215,9 +222,7 @@ class LmdbShards(ShardContainer):
             raise damaged_shard(str(self.file), error) from error
         if self.is_there and not self._checked.knows(self.file):
             check_structure(self.file)
-        return open_lmdb(
-            self.file, writable=all(os.access(one, os.W_OK) for one in (self.file.parent, *files))
-        )
+        return open_lmdb(self.file, writable=may_write(self.file))
 
     def names(self) -> list[str]:
         """Return the names of all shards, sorted."""

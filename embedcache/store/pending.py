@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from embedcache.codecs import Vectors
 from embedcache.errors import EmbedCacheError, StorageError
 from embedcache.fsio import canonical_json
-from embedcache.keys import KeyArray, key_array
+from embedcache.keys import KeyArray, KeyIndex, key_array
 from embedcache.store.base import VectorBatch
 from embedcache.store.pieces import Pieces, joined
 from embedcache.store.shard import Shard
@@ -41,23 +41,27 @@ _BATCHES = "batches"
 class PendingWork:
     """Keeper of the batches of one build; see ``embedcache.teacher.text_encoder.BatchKeeper``.
 
-    Batches are found again only where their texts, and everything that may change last bits, are the same. As
-    a context manager it writes what it has when an error ends the block.
+    A batch is reused only if its texts and the provenance are equal. As a context manager it writes what it
+    has when an error ends the block.
 
     Args:
         derived: the cache's folder of derived files.
         store: the store that the vectors go to in the end.
         encoder: the teacher.
+        keys: keys of all rows that will be encoded; pieces of other rows are not read. Default: read all.
     """
 
-    def __init__(self, derived: Path, store: ShardStore, encoder: TextEncoder) -> None:
+    def __init__(
+        self, derived: Path, store: ShardStore, encoder: TextEncoder, keys: KeyArray | None = None
+    ) -> None:
         self._pieces, self._store, self._encoder = pieces_of(derived, store), store, encoder
         self._provenance = canonical_json(encoder.provenance)
+        self._kept_rows = 0
         self._batches: dict[bytes, Vectors] = {}
         self._written: dict[str, KeyArray] = {}
         self._waiting: list[tuple[Sequence[str], EncodedTexts, NDArray[np.int64]]] = []
         self._kept = time.monotonic()
-        for piece in self._pieces.open(self._pieces.names()):
+        for piece in self._pieces.open(self._pieces.names(), None if keys is None else KeyIndex(keys)):
             if (store.locate(piece.keys) >= 0).all():
                 self._pieces.remove(piece.name)
             elif canonical_json(_without_batches(piece)) == self._provenance:
@@ -74,7 +78,9 @@ class PendingWork:
 
     def find(self, texts: Sequence[str]) -> Vectors | None:
         """Return the vectors of a batch that was encoded before, float32 of shape (n, d); else None."""
-        return self._batches.get(key_array(texts).tobytes()) if self._batches else None
+        found = self._batches.get(key_array(texts).tobytes()) if self._batches else None
+        self._kept_rows += 0 if found is None else len(texts)
+        return found
 
     def add(self, texts: Sequence[str], encoded: EncodedTexts, batch: NDArray[np.int64]) -> None:
         """Take an encoded batch: the rows ``batch`` of a window; one with NaN or infinity is left out."""
@@ -94,11 +100,11 @@ class PendingWork:
         """Write the batches taken so far.
 
         Args:
-            retries: tries after the first to ask a server whether it is the same still.
+            retries: retries of the canary request of a served teacher; default: as for texts.
 
         Raises:
-            ContractMismatchError: if the teacher is another one by now; nothing is written.
-            ServedTeacherError: if that cannot be asked.
+            ContractMismatchError: if the server's model has changed; nothing is written.
+            ServedTeacherError: if the server does not answer.
             StorageError: if they cannot be written.
         """
         self._kept = time.monotonic()
@@ -116,6 +122,7 @@ class PendingWork:
         piece = self._pieces.add(rows)
         self._waiting = []
         self._written[piece.name] = piece.keys
+        self._kept_rows += len(piece)
 
     def __enter__(self) -> PendingWork:
         return self
@@ -126,25 +133,24 @@ class PendingWork:
             return
         with suppress(EmbedCacheError):
             self.keep(retries=0)
-        rows = sum(map(len, self._written.values()))
-        if isinstance(error, KeyboardInterrupt) and rows:
+        if isinstance(error, KeyboardInterrupt) and self._kept_rows:
             raise KeyboardInterrupt(
-                f"and {rows:,} rows of the unfinished shard are kept. Run the same command again"
+                f"run the same command again: {self._kept_rows:,} rows of unfinished shards are kept"
             ) from error
 
     def stored(self) -> None:
         """Delete what the store holds by now; called after each window."""
-        self._waiting, self._kept = [], time.monotonic()
+        self._waiting, self._kept, self._kept_rows = [], time.monotonic(), 0
         for name, keys in list(self._written.items()):
             if (self._store.locate(keys) >= 0).all():
                 self._pieces.remove(name)
                 del self._written[name]
 
 
-def store_pending(derived: Path, store: ShardStore, shard_rows: int) -> int:
-    """Store what stopped builds left pending, as shards of their own; return the number of rows.
+def store_pending(derived: Path, store: ShardStore, shard_rows: int) -> None:
+    """Store what stopped builds left pending, as shards of their own.
 
-    For builds by several processes: their batches are cut otherwise at each run, so none would be found.
+    Several processes cut different batches in each run and cannot reuse them.
 
     Raises:
         StorageError: if the store cannot be written.
@@ -153,16 +159,13 @@ def store_pending(derived: Path, store: ShardStore, shard_rows: int) -> int:
     found = list(pieces.open(pieces.names()))
     for piece in found:
         groups[canonical_json(_without_batches(piece))].append(piece)
-    rows = 0
     for group in groups.values():
         batch = replace(joined(group), provenance=_without_batches(group[0]))
         batch = batch[np.flatnonzero(store.locate(batch.keys) < 0)]
-        rows += len(batch.keys)
         for start in range(0, len(batch.keys), shard_rows):
             store.put(batch[start : start + shard_rows])
     for piece in found:
         pieces.remove(piece.name)
-    return rows
 
 
 def pieces_of(derived: Path, store: ShardStore) -> Pieces:

@@ -16,7 +16,8 @@ import numpy as np
 from embedcache.codecs import Codec, Stored, get_codec
 from embedcache.contract import Contract
 from embedcache.errors import EmbedCacheError, StorageError, UnreadableError
-from embedcache.fsio import remove_file
+from embedcache.fsio import remove_file, write_bytes
+from embedcache.keys import KeyIndex
 from embedcache.store.base import VectorBatch
 from embedcache.store.containers import FolderShards
 from embedcache.store.shard import Shard, open_shard, stored_shard
@@ -42,16 +43,25 @@ class Pieces:
             return self._files.names()
         return []
 
-    def open(self, names: Sequence[str]) -> Iterator[Shard]:
-        """Yield the sound ones of the named pieces."""
+    def open(self, names: Sequence[str], wanted: KeyIndex | None = None) -> Iterator[Shard]:
+        """Yield the sound ones of the named pieces.
+
+        Args:
+            names: names of pieces.
+            wanted: open only pieces whose first key is among these; the others are not read.
+        """
         for name in names:
-            with suppress(EmbedCacheError, OSError, ValueError):
-                data = self._files.open(name)
-                if hashlib.sha256(data).hexdigest() != name:
-                    continue
-                piece = open_shard(data, name, self._files.where(name), _find_codec)
-                if piece.header.contract == self._contract:
-                    yield piece
+            if (piece := self._open(name, wanted)) is not None:
+                yield piece
+
+    def _open(self, name: str, wanted: KeyIndex | None) -> Shard | None:
+        with suppress(EmbedCacheError, OSError, ValueError):
+            data = self._files.open(name)
+            piece = open_shard(data, name, self._files.where(name), _find_codec)
+            is_wanted = wanted is None or wanted.locate(piece.keys[:1])[0] >= 0
+            is_ours = is_wanted and piece.header.contract == self._contract
+            return piece if is_ours and hashlib.sha256(data).hexdigest() == name else None
+        return None
 
     def add(self, batch: VectorBatch) -> Shard:
         """Write rows as one piece, durably.
@@ -60,7 +70,8 @@ class Pieces:
             StorageError: if it cannot be written.
         """
         name, data = stored_shard(self._contract, get_codec(_CODEC), Stored(batch.vectors), batch, _NO_ERROR)
-        self._files.add(name, data)
+        # Always: a file of that name may be damaged.
+        write_bytes(self._files.path(name), memoryview(data))
         return open_shard(data, name, self._files.where(name), _find_codec)
 
     def remove(self, name: str) -> None:

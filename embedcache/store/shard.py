@@ -194,7 +194,7 @@ def open_shard(data: pa.Buffer, name: str, where: str, find_codec: FindCodec) ->
     with _damage_in(where):
         batch = read_batch(data)
         header = ShardHeader.from_json(parsed_json((batch.schema.metadata or {})[_METADATA_KEY]))
-    # Of a codebook that is damaged the shard is not to blame.
+    # A damaged codebook is no damage to the shard.
     codec = find_codec(header.codec, header.codebook)
     with _damage_in(where):
         if not batch.schema.equals(_schema(codec, header.contract.dimension), check_metadata=False):

@@ -126,8 +126,9 @@ class ShardStore:
                 self._opened[name] = shard
             yield shard
 
-    def _open_one(self, name: str) -> Shard:
-        shard = open_shard(self.container.open(name), name, self.container.where(name), self._find_codec)
+    def _open_one(self, name: str, data: pa.Buffer | None = None) -> Shard:
+        data = self.container.open(name) if data is None else data
+        shard = open_shard(data, name, self.container.where(name), self._find_codec)
         if shard.header.contract != self.contract:
             differences = self.contract.differences(shard.header.contract)
             raise ContractMismatchError(
@@ -195,9 +196,10 @@ class ShardStore:
         return self._distinct
 
     def own_rows(self) -> Iterator[tuple[Shard, NDArray[np.bool_]]]:
-        """Yield each shard, in the order that positions count in, and a mask of its rows that are read.
+        """Yield each shard, in the order that positions count in, and a mask of its visible rows.
 
-        Of a key in several rows that is the one ``locate`` gives. The mask is bool, of shape (n,).
+        If a key has several rows, only the row that ``locate`` returns is visible. The mask is bool, of shape
+        (n,).
         """
         has_repeats = len(self) != self._rows
         for shard in self.shards:
@@ -222,13 +224,9 @@ class ShardStore:
     def as_stored(self, vectors: Vectors) -> Vectors:
         """Return vectors as they come back once they are stored, float32 of shape (n, d).
 
-        Before the first shard of codec ``pq`` there is no codebook: then they are returned as they are.
-
         Raises:
             InputError: if a value does not fit the codec.
         """
-        if self.codec_name == pq.NAME and not self._table:
-            return vectors
         codec = self._codec_for(vectors)
         return np.asarray(codec.decode(codec.encode(vectors)), np.float32)
 
@@ -254,8 +252,9 @@ class ShardStore:
             ContractMismatchError, CorruptCacheError: if they are not.
             StorageError: if the store cannot be written.
         """
-        self.container.add(name, data)
         if name not in self._table:
+            self._open_one(name, data)
+            self.container.add(name, data)
             self._append([name])
 
     def open_new(self) -> int:

@@ -46,8 +46,8 @@ class WaitingRows:
 
     def refresh(self) -> None:
         """Open the pieces that other processes have added, and close those that are gone."""
-        listed = set(self._pieces.names())
-        if listed != self._listed:
+        # Until two listings agree: pieces that another process merges are gone before they are opened.
+        while (listed := set(self._pieces.names())) != self._listed:
             opened = [piece for piece in self._opened if piece.name in listed]
             self._show(listed, [*opened, *self._pieces.open(sorted(listed - self._listed))])
 

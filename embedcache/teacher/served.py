@@ -137,7 +137,7 @@ class Client:
             found = f"an answer that cannot be used, {_line(f'{type(error).__name__}: {error}')}"
         raise ServedTeacherError(
             f"{self.server.spec}: {found}, for {len(texts)} texts (the first: {texts[0][:60]!r}). What was "
-            "stored before is kept: see to the server and run the same command again"
+            "stored before is kept: check the server and run the same command again"
         )
 
 

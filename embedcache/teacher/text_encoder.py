@@ -100,8 +100,8 @@ class TextEncoder(ABC):
         Args:
             windows: the texts, a window at a time.
             on_wait: called a few times a second while a window is being encoded.
-            keeper: has batches that need not be encoded again, and takes those that are; stopped or closed,
-                the generator also gives it the batches of unfinished windows.
+            keeper: returns batches of an earlier run and receives each new batch; when the generator is
+                closed, also the finished batches of unfinished windows.
 
         Yields:
             The result of each window, in order.

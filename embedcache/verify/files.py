@@ -31,7 +31,7 @@ from embedcache.keys import KEY_BYTES
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.projection import projection_digest
 from embedcache.store import FolderShards, Shard, ShardContainer
-from embedcache.store.lmdb_shards import SEAL, check_structure, open_lmdb
+from embedcache.store.lmdb_shards import SEAL, check_structure, may_write, open_lmdb
 from embedcache.store.shard import ShardHeader, open_shard
 from embedcache.teacher.token_table import TokenTable
 
@@ -86,12 +86,14 @@ class FileChecks:
     Attributes:
         folder: the cache's folder.
         progress: receives the bytes that are read.
+        repairs: True if vectors are written afterwards: LMDB opens a file once in a process.
         shards: contract id -> the sound shards found so far.
         lost: contract id -> name -> damaged shards, as far as ``peek_shard`` reads them.
     """
 
     folder: Path
     progress: Progress = NO_PROGRESS
+    repairs: bool = False
     shards: defaultdict[str, SoundShards] = field(default_factory=lambda: defaultdict(SoundShards))
     lost: defaultdict[str, dict[str, Shard]] = field(default_factory=lambda: defaultdict(dict))
 
@@ -161,7 +163,7 @@ class FileChecks:
         is_changed = seal is not None and sha256_file(path) != seal and seal == _sealed_digest(path)
         # liblmdb sees the file only once its structure was found sound.
         check_structure(path)
-        mapped, found = open_lmdb(path, writable=False), list[Finding]()
+        mapped, found = open_lmdb(path, writable=self.repairs and may_write(path)), list[Finding]()
         for key in mapped.list_keys():
             name, data = key.decode("ascii", "replace"), mapped.get(key)
             if data is not None:
@@ -265,6 +267,8 @@ _ENCODE = "'embedcache repair' encodes its rows again"
 _READ = "'embedcache build SRC --name {corpus} --overwrite' reads it again; vectors are kept"
 _VIEW = "'embedcache build SRC --name {corpus} --view {view} --overwrite' makes it again; vectors are kept"
 MISSING = "it is missing"
+NO_NAME = "names/"
+"""Place of the names of a teacher that has none."""
 
 RULES: Mapping[Kind, tuple[Callable[[Path, Entry], object], str]] = {
     Kind.MARKER: (_read_marker, _WRITE),

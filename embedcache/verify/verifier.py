@@ -25,9 +25,11 @@ from embedcache.projection import PROJECTION, is_derived
 from embedcache.store import ShardStore
 from embedcache.verify.files import (
     MISSING,
+    NO_NAME,
     RULES,
     FileChecks,
     Finding,
+    SoundShards,
     damage,
     first_line,
     note,
@@ -87,6 +89,9 @@ def verify(cache: str | Path, *, progress: Progress = NO_PROGRESS) -> Verificati
 class Verifier:
     """Verification of a cache; arguments and errors are those of ``verify``.
 
+    Args:
+        repairs: True if vectors are written afterwards.
+
     Attributes:
         folder: the cache's folder.
         entries: its files.
@@ -96,7 +101,7 @@ class Verifier:
         unread: paths of the files and folders that could not be read.
     """
 
-    def __init__(self, cache: str | Path, progress: Progress = NO_PROGRESS) -> None:
+    def __init__(self, cache: str | Path, progress: Progress = NO_PROGRESS, *, repairs: bool = False) -> None:
         self.folder = require_directory(Path(cache).expanduser(), "cache")
         if "cache.json" not in list_folder(self.folder):
             refuse_remote(self.folder)
@@ -106,7 +111,9 @@ class Verifier:
                 f"{self.folder} is not a cache: it has no cache.json, no corpora and no teachers"
             )
         self.progress = progress
-        self.checks = FileChecks(self.folder, progress)
+        self.checks = FileChecks(self.folder, progress, repairs)
+        for contract_id in self.teacher_ids():
+            self.checks.shards[contract_id], self.checks.lost[contract_id] = SoundShards(), {}
         self.texts: list[Corpus] = []
         self.damaged: set[str] = set()
         self.unread: set[str] = set()
@@ -248,13 +255,13 @@ class Verifier:
         has_map = Kind.PROJECTION in kinds or not needs_map
         for is_right, path, what in (
             (has_contract, f"{folder}/contract.json", MISSING),
-            (is_named, f"{folder}/names/NAME.json", "the teacher has no name to be found by"),
+            (is_named, f"{folder}/{NO_NAME}", "the teacher has no name to be found by"),
             (not kinds >= {Kind.SHARD, Kind.STORE}, lmdb, "there are shards in shards/ as well"),
             (Kind.SEAL not in kinds or lmdb in self._paths, lmdb, "it is missing, and its seal is there"),
             (has_map, f"{folder}/{PROJECTION}", MISSING),
         ):
             if not is_right:
-                yield damage(path, what)
+                yield damage(path, what, Kind.NAME if path.endswith(NO_NAME) else None)
         if contract is None or any(path.startswith(f"{folder}/") for path in self.damaged):
             return
         names = " or ".join(entry.stem for entry in self.files(contract_id, Kind.NAME))

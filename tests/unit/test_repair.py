@@ -62,8 +62,9 @@ def harm(path: Path, way: str) -> None:
 
 
 def states_of(cache: Path) -> dict[Path, tuple[int, int]]:
-    """Size and time of the last change of everything in a cache."""
-    return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in cache.rglob("*")}
+    """Size and time of the last change of everything in a cache but LMDB's lock, which opening touches."""
+    paths = (path for path in cache.rglob("*") if not path.name.endswith("-lock"))
+    return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in paths}
 
 
 @pytest.mark.parametrize(
@@ -149,6 +150,32 @@ def test_a_killed_repair_is_finished_by_the_next(
     assert repaired(cache).left == []
     assert_whole(cache)
     assert content_of(cache) == content_of(sound_caches[kind])
+
+
+def test_rows_that_a_sound_lmdb_file_lacks_are_encoded_into_it(tmp_path: Path) -> None:
+    texts = sentences(60)
+    build(texts, teacher=FakeEncoder(TEACHER), cache=tmp_path / "cache", store="lmdb", part="1/2")
+    done = repaired(tmp_path / "cache")
+    assert done.left == []
+    assert done.rows_encoded > 10
+    assert len(Cache(tmp_path / "cache").lookup(texts)) == 60
+
+
+def test_a_teacher_may_be_called_name(tmp_path: Path) -> None:
+    encoder = FakeEncoder(fake_teacher(16, name="NAME"))
+    cache = build(sentences(20), teacher=encoder, cache=tmp_path / "cache").folder
+    flip(only(cache, "teachers/*/names/NAME.json"), 20)
+    assert repaired(cache, encoder).left == []
+    assert [one.name for one in Cache(cache).teachers()] == ["NAME"]
+
+
+def test_a_repair_names_the_text_of_nan(fresh: MakeCopy, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, encoder = fresh("arrow"), FakeEncoder(TEACHER)
+    harm(only(cache, SHARDS), "flipped")
+    monkeypatch.setattr(encoder, "_vectors", lambda keys: np.full((len(keys), 16), np.nan, np.float32))
+    (fix,) = repaired(cache, encoder).left
+    texts = [text for corpus in Cache(cache).corpora() for text in corpus.texts()]
+    assert any(f"NaN or infinity for {text!r}" in fix.detail for text in texts)
 
 
 @pytest.mark.parametrize(
