@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,15 +77,13 @@ class Cache:
     result: BuildResult | None = None
     """Result of the build that returned this object; None where the cache was only opened."""
 
-    encoders: dict[object, LazyTeacher]
-    """Teachers that ``encode`` has used, by what was given to it; they stay loaded."""
-
     def __init__(self, folder: str | Path) -> None:
         path = Path(folder).expanduser()
         self.folder = require_directory(path, "cache")
         self._stores: dict[str, ShardStore] = {}
         self._waiting: dict[str, WaitingRows] = {}
-        self.encoders: dict[object, LazyTeacher] = {}
+        self.encoders: dict[object, LazyTeacher] = {}  # that encode has used, by what was given to it
+        self.lock = RLock()  # threads may share a cache
         check_marker(self.folder)
         # Everything below these is checked as it is opened.
         for name in ("corpora", "teachers"):
@@ -93,7 +92,7 @@ class Cache:
 
     def __reduce__(self) -> tuple[type[Cache], tuple[Path]]:
         """Have another process open the folder: without open files, models and ``result``."""
-        return Cache, (self.folder,)
+        return Cache, (self.folder.absolute(),)
 
     def __repr__(self) -> str:
         teachers = ", ".join(dict.fromkeys(teacher.name for teacher in self.teachers()))
@@ -314,25 +313,27 @@ class Cache:
             shown = ", ".join(repr(texts[i][:60]) for i in missing[:3])
             raise MissingVectorsError(
                 f"{len(missing)} of {len(texts)} texts are not in the cache (the first: {shown}); "
-                "build them first"
+                "build them first, or call encode"
             )
         return vectors
 
     def find(self, texts: Sequence[str], contract: Contract) -> tuple[NDArray[np.bool_], Vectors]:
         """Return a mask of the texts with a vector, shape (n,), and their vectors, float32 (m, d)."""
-        waiting, keys = self.waiting(contract), key_array(texts)
-        # In this order: another process may move rows from there into the store.
-        waiting.refresh()
-        store, places = self.opened_store(contract), waiting.locate(keys)
-        positions = store.locate(keys)
-        is_stored = positions >= 0
-        is_there = is_stored | (places >= 0)
-        vectors = np.empty((len(texts), contract.dimension), np.float32)
-        vectors[is_stored] = store.vectors(positions[is_stored])
-        waits = is_there & ~is_stored
-        if waits.any():
-            vectors[waits] = store.as_stored(waiting.vectors(places[waits]))
-        return is_there, vectors[is_there]
+        keys = key_array(texts)
+        with self.lock:
+            waiting = self.waiting(contract)
+            waiting.refresh()  # first: another process may move rows from there into the store
+            store, places = self.opened_store(contract), waiting.locate(keys)
+            positions = store.locate(keys)
+            is_stored = positions >= 0
+            is_there = is_stored | (places >= 0)
+            if waiting.unread is not None and not is_there.all():
+                raise waiting.unread
+            vectors = np.empty((len(texts), contract.dimension), np.float32)
+            vectors[is_stored] = store.vectors(positions[is_stored])
+            if (waits := is_there & ~is_stored).any():
+                vectors[waits] = store.as_stored(waiting.vectors(places[waits]))
+            return is_there, vectors[is_there]
 
     def opened_store(self, contract: Contract) -> ShardStore:
         """Return the store of a contract, the same object as long as no other process adds to it."""

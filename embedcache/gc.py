@@ -7,6 +7,7 @@ that makes a thing visible; killed after that, gc deletes the rest.
 
 from __future__ import annotations
 
+import errno
 import shutil
 import time
 from collections.abc import Iterator
@@ -29,8 +30,9 @@ from embedcache.fsio import (
     remove_file,
 )
 from embedcache.inventory import QUARANTINE
-from embedcache.keys import KeyIndex
+from embedcache.keys import KeyIndex, key_array
 from embedcache.store import LmdbShards, Shard, ShardStore
+from embedcache.teacher import canary
 from embedcache.views.recipe import is_view_name
 
 GRACE_HOURS = 7 * 24.0
@@ -155,6 +157,13 @@ def _unused_vectors(cache: Cache, before: float, *, dry_run: bool) -> Iterator[G
         one_file = store.container.file if isinstance(store.container, LmdbShards) else None
         unused = [name for name in store.shard_names if name not in used]
         old = [name for name in unused if _touched(one_file or Path(store.container.where(name))) <= before]
+        places = store.locate(key_array(canary.TEXTS))
+        canaries = {store.shard_names[number] for number in store.shards_at(places[places >= 0]).tolist()}
+        waiting = cache.waiting(contract)
+        waiting.refresh()
+        if len(old) < len(store.shard_names) or len(waiting):
+            # While other vectors stay, it shows that the server runs their model.
+            old = [name for name in old if name not in canaries]
         for shard in map(store.shard, old):
             if dry_run or _remove_shard(cache, store, shard, judged):
                 yield Garbage(shard.where, "vectors of no corpus or view", shard.bytes)
@@ -274,7 +283,9 @@ def _delete(path: Path) -> None:
     try:
         shutil.rmtree(path)
     except OSError as error:
-        raise explain_os_error(error, path) from error
+        # Another process may write there, or delete.
+        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+            raise explain_os_error(error, path) from error
 
 
 def _folders(parent: Path) -> list[Path]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from embedcache.codecs import Vectors, pq
+from embedcache.codecs import Vectors
 from embedcache.contract import SERVED, Contract
 from embedcache.corpus.corpus import Corpus, find_texts
 from embedcache.errors import InputError, MissingExtraError, TeacherError
@@ -27,6 +27,7 @@ from embedcache.teacher import canary
 from embedcache.teacher.options import PROJECTION, EncodeOptions
 
 if TYPE_CHECKING:
+    from embedcache.store.waiting import WaitingRows
     from embedcache.teacher.lazy import LazyTeacher
     from embedcache.teacher.text_encoder import TextEncoder
 
@@ -237,6 +238,7 @@ def refuse_changed_server(
     store: ShardStore,
     corpora: Callable[[], Sequence[Corpus]],
     encode: Callable[[Sequence[str]], Vectors],
+    waiting: WaitingRows | None = None,
 ) -> None:
     """Refuse a served teacher whose vectors are not the stored ones; other teachers pass.
 
@@ -247,6 +249,7 @@ def refuse_changed_server(
         store: the stored vectors.
         corpora: returns the corpora that may have their texts.
         encode: returns the served vectors of texts, float32, shape (n, d).
+        waiting: rows that wait to be stored; the canary is among them.
 
     Raises:
         ContractMismatchError: if a vector differs by more than two runs and the codec explain.
@@ -255,6 +258,8 @@ def refuse_changed_server(
     """
     if not store.contract.is_served:
         return
+    if waiting is not None:
+        _refuse_changed_waiting(waiting, store.contract, encode)
     texts = [text for text in canary.TEXTS if store.locate(key_array([text]))[0] >= 0]
     if len(texts) < len(canary.TEXTS) and len(store):
         texts += sample_texts(store, corpora(), len(canary.TEXTS), seed=0)
@@ -266,21 +271,26 @@ def refuse_changed_server(
     canary.refuse_other_model(store.contract.weights, texts, before, now, found.wrong, "in the cache")
 
 
-def keep_canary(store: ShardStore, teacher: LazyTeacher, *, at_once: bool = False) -> None:
+def _refuse_changed_waiting(
+    waiting: WaitingRows, contract: Contract, encode: Callable[[Sequence[str]], Vectors]
+) -> None:
+    waiting.refresh()
+    places = waiting.locate(key_array(canary.TEXTS))
+    if (places >= 0).all():
+        before, now = waiting.vectors(places), encode(canary.TEXTS)
+        wrong = canary.cosines(before, now) < canary.LEAST_COSINE
+        canary.refuse_other_model(contract.weights, canary.TEXTS, before, now, wrong, "in the cache")
+
+
+def keep_canary(store: ShardStore, teacher: LazyTeacher) -> None:
     """Store the canary of a served teacher beside its vectors; other teachers have none.
 
     It comes last: the first vectors that are stored may have to teach a codebook.
-
-    Args:
-        store: the teacher's vectors.
-        teacher: the teacher.
-        at_once: store it although there are no other vectors, in any codec but ``pq``.
 
     Raises:
         StorageError: if the store cannot be written.
     """
     keys = key_array(canary.TEXTS)
-    is_due = len(store) or (at_once and store.codec_name != pq.NAME)
-    if store.contract.is_served and is_due and (store.locate(keys) < 0).any():
+    if store.contract.is_served and len(store) and (store.locate(keys) < 0).any():
         found = teacher.encoder.encode(canary.TEXTS)
         store.put(VectorBatch(keys, *found, teacher.encoder.provenance))

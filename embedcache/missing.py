@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from embedcache.corpus.corpus import Corpus, View
 from embedcache.errors import InputError
-from embedcache.keys import KEY_BYTES, KeyArray, first_occurrences, take_keys
+from embedcache.keys import KEY_BYTES, KeyArray, KeyIndex, first_occurrences, take_keys
 from embedcache.store.base import Positions
 
 _COVERAGE_ROWS = 65536
@@ -96,6 +96,15 @@ class MissingRows:
             rows = np.flatnonzero(mask)
             mask[rows[store.locate(part[rows]) >= 0]] = False
             start += len(part)
+
+    def holds(self, keys: KeyArray) -> NDArray[np.bool_]:
+        """Return the mask of ``keys`` that missing rows have, shape (n,)."""
+        index, found, start = KeyIndex(keys), np.zeros(len(keys), np.bool_), 0
+        for part in self._parts:
+            places = index.locate(part[self.mask[start : start + len(part)]])
+            found[places[places >= 0]] = True
+            start += len(part)
+        return found[index.locate(keys)]
 
     def keys(self, rows: NDArray[np.int64] | None = None) -> KeyArray:
         """Return the keys of ascending corpus ``rows``; default: of all missing ones, 16 bytes each."""

@@ -24,11 +24,14 @@ def writing(path: Path) -> Iterator[None]:
 
 def explain_os_error(error: OSError, path: Path) -> StorageError:
     """Return the error for an ``OSError`` raised while writing ``path``."""
-    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    reason = "the disk is full" if is_full else error.strerror or error
-    return StorageError(
-        f"cannot write {path}: {reason}; make room, or choose a folder that can be written, and run it again"
-    )
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        reason, remedy = "the disk is full", "make room"
+    else:
+        reason, remedy = (
+            error.strerror or str(error),
+            "check the disk, or choose a folder that can be written",
+        )
+    return StorageError(f"cannot write {path}: {reason}; {remedy}, and run it again")
 
 
 # A file that is gone, or a link in its place, is damage to the cache.

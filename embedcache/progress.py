@@ -20,6 +20,9 @@ class Progress(Protocol):
     def advance(self, count: int = 1) -> None:
         """Count units of the phase that are done."""
 
+    def skip(self, count: int) -> None:
+        """Count units that took no work; they do not enter the rate."""
+
     def note(self, text: str) -> None:
         """Show a short text beside the count, such as a rate of another unit; replaces the last one."""
 
@@ -31,6 +34,9 @@ class NoProgress:
         """Ignore the phase."""
 
     def advance(self, count: int = 1) -> None:
+        """Ignore the count."""
+
+    def skip(self, count: int) -> None:
         """Ignore the count."""
 
     def note(self, text: str) -> None:

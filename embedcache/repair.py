@@ -245,9 +245,11 @@ class _Repairer:
 
         Do nothing if a file is unreadable: then it is not known what is lost.
         """
-        if self._verifier.has_unread(f"teachers/{contract.id}") or self._verifier.has_unread("corpora"):
-            return
         findings = self._damage(*_VECTORS, teacher=contract.id)
+        if self._verifier.has_unread(f"teachers/{contract.id}") or self._verifier.has_unread("corpora"):
+            for finding in findings:
+                self._done(finding, LEFT, f"{finding.what}; repair again once all files can be read")
+            return
         folder, checks = f"teachers/{contract.id}", self._verifier.checks
         is_newer = any(one.is_newer and one.path.startswith(f"{folder}/") for one in self._findings)
         if is_newer:
@@ -316,7 +318,9 @@ class _Repairer:
         """Encode and store the rows of each window; its batches are kept as in a build."""
         self._progress.phase("encode", sum(map(len, windows)))
         texts = (cast("list[str]", find_texts(keys, self._texts)) for keys in windows)
-        pending = PendingWork(Cache(self.folder).derived_folder, store, encoder)
+        lost = KeyIndex(np.concatenate(windows))
+        derived = Cache(self.folder).derived_folder
+        pending = PendingWork(derived, store, encoder, lambda keys: lost.locate(keys) >= 0)
         with pending, closing(encoder.encode_windows(texts, pending.keep_if_due, pending)) as results:
             for keys, encoded in zip(windows, results, strict=True):
                 if len(bad := np.flatnonzero(~np.isfinite(encoded.vectors).all(axis=1))):

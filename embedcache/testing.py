@@ -141,6 +141,7 @@ class FakeEncoder:
     """
 
     streams = 1
+    canary = None
 
     def __init__(self, teacher: Teacher) -> None:
         self.teacher = teacher

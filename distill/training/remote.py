@@ -163,6 +163,9 @@ class _Fetching:
             self._done += count
             self._show()
 
+    def skip(self, count: int) -> None:
+        self.advance(count)
+
     def note(self, text: str) -> None:
         """Ignore the text."""
 

@@ -166,7 +166,7 @@ def build(
                     job.teacher.encoder,
                     encode.shard_rows,
                     encoded,
-                    pending=PendingWork(opened.derived_folder, store, job.teacher.encoder),
+                    pending=PendingWork(opened.derived_folder, store, job.teacher.encoder, missing.holds),
                     # No other build encodes the same part.
                     watch=job.part is None,
                     progress=progress,
@@ -235,7 +235,8 @@ def _store_waiting(cache: Cache, store: ShardStore, texts: Corpus) -> None:
 def _store_pending(cache: Cache, job: Job, store: ShardStore, missing: MissingRows) -> int:
     """Store the rows that stopped workers left; ``missing`` loses them. Return how many they are."""
     before = len(missing)
-    store_pending(cache.derived_folder, store, job.encode.shard_rows)
+    served = job.teacher.encoder.canary if store.contract.is_served else None
+    store_pending(cache.derived_folder, store, job.encode.shard_rows, job.encode.compute_dtype, served)
     missing.refresh(store)
     return before - len(missing)
 

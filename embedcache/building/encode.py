@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -18,12 +19,13 @@ from embedcache.codecs import FLOAT_CODECS, Vectors, check_codec_name, pq
 from embedcache.contract import Contract
 from embedcache.errors import InputError, NonFiniteVectorError
 from embedcache.keys import key_array
-from embedcache.live import keep_canary, refuse_changed_server
+from embedcache.live import refuse_changed_server
 from embedcache.missing import MissingRows
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.store import ShardStore, VectorBatch
 from embedcache.store.pending import PendingWork
 from embedcache.store.waiting import SHARD_ROWS
+from embedcache.teacher import canary
 from embedcache.teacher.lazy import LazyTeacher, refuse_other_teacher
 from embedcache.teacher.load import Teacher, load_by_contract
 from embedcache.teacher.options import DEFAULT_SHARD_ROWS, LOGITS, EncodeOptions, TeacherOptions
@@ -163,7 +165,7 @@ def encode_missing(
     refuse_other_teacher(encoder, store.contract)
     progress.phase("encode", len(missing))
     started, counts, before = time.perf_counter(), encoder.counts, replace(encoder.counts)
-    shown = 0
+    shown = resumed = 0
     taken: deque[NDArray[np.int64]] = deque()
 
     def windows() -> Iterator[list[str]]:
@@ -175,19 +177,19 @@ def encode_missing(
                 due = now + 10 * (time.monotonic() - now)
             if others:
                 lacking = store.locate(missing.keys(rows)) < 0
-                progress.advance(len(rows) - int(lacking.sum()))
+                progress.skip(len(rows) - int(lacking.sum()))
                 rows = rows[lacking]
             if len(rows):
                 taken.append(rows)
                 yield texts.texts(rows)
 
     def show() -> None:
-        nonlocal shown
+        nonlocal shown, resumed
         rate = (counts.tokens - before.tokens) / max(time.perf_counter() - started, 1e-9)
         progress.note(f"{rate:,.0f} tokens/s")
-        ready = counts.rows + counts.resumed - before.rows - before.resumed
-        progress.advance(ready - shown)
-        shown = ready
+        progress.advance(counts.rows - before.rows - shown)
+        progress.skip(counts.resumed - before.resumed - resumed)
+        shown, resumed = counts.rows - before.rows, counts.resumed - before.resumed
 
     def on_wait() -> None:
         show()
@@ -237,15 +239,17 @@ class _TextList:
 
 def encode_texts(cache: Cache, texts: list[str], teacher: GivenTeacher | None) -> Vectors:
     """Return vectors of ``texts``, which join no corpus; see ``Cache.encode``."""
-    lazy = _encoder_of(cache, teacher)
-    contract = lazy.contract
-    distinct = list(dict.fromkeys(texts))
-    is_there, _ = cache.find(distinct, contract)
-    if not is_there.all():
-        missing = [text for text, found in zip(distinct, is_there.tolist(), strict=True) if not found]
-        _encode_into(cache, cache.opened_store(contract), missing, lazy)
-        lazy.note(cache.derived_folder)
-    return cache.lookup(texts, contract.id)
+    with cache.lock:
+        lazy = _encoder_of(cache, teacher)
+        distinct = list(dict.fromkeys(texts))
+        is_there, held = cache.find(distinct, lazy.contract)
+        known = dict(zip(itertools.compress(distinct, is_there), held, strict=True))
+        if missing := [text for text in distinct if text not in known]:
+            vectors = _encode_into(cache, cache.opened_store(lazy.contract), missing, lazy)
+            known |= zip(missing, vectors, strict=True)
+            lazy.note(cache.derived_folder)
+        shape = len(texts), lazy.contract.dimension
+        return np.array([known[text] for text in texts], np.float32).reshape(shape)
 
 
 def _encoder_of(cache: Cache, given: GivenTeacher | None) -> LazyTeacher:
@@ -272,28 +276,34 @@ def _open_encoder(cache: Cache, given: GivenTeacher) -> LazyTeacher:
     options = EncodeOptions(backend="torch")  # a few texts do not pay for converting a model
     lazy = LazyTeacher(given, options, cache.derived_folder)
     cache.refuse_other_contract(lazy.name, lazy.contract)
-    refuse_changed_server(cache.opened_store(lazy.contract), cache.corpora, lazy.vectors)
+    store, waiting = cache.opened_store(lazy.contract), cache.waiting(lazy.contract)
+    refuse_changed_server(store, cache.corpora, lazy.vectors, waiting)
     return lazy
 
 
-def _encode_into(cache: Cache, store: ShardStore, texts: list[str], lazy: LazyTeacher) -> None:
-    """Encode distinct texts; few of them wait for others to fill a shard with."""
-    keys, waiting, encoder = key_array(texts), cache.waiting(store.contract), lazy.encoder
-    named = _TextList(texts)
+def _encode_into(cache: Cache, store: ShardStore, texts: list[str], lazy: LazyTeacher) -> Vectors:
+    """Encode and keep distinct texts, few of them until others fill a shard; return their vectors."""
+    waiting, encoder = cache.waiting(store.contract), lazy.encoder
     if len(texts) < SHARD_ROWS:
         encoded = encoder.encode(texts)
-        _refuse_non_finite(encoded, named, np.arange(len(texts)))
-        store.as_stored(encoded.vectors)  # a value that does not fit the codec is refused at once
+        _refuse_non_finite(encoded, _TextList(texts), np.arange(len(texts)))
+        vectors = store.as_stored(encoded.vectors)  # a value that does not fit the codec is refused at once
         register(cache, lazy)
-        waiting.add(VectorBatch(keys, *encoded, encoder.provenance))
-        # The canary comes first where nothing else is stored: a later process asks for it.
-        keep_canary(store, lazy, at_once=True)
-    else:
-        missing = MissingRows(len(keys), len(keys), np.ones(len(keys), np.bool_), [keys])
-        pending = PendingWork(cache.derived_folder, store, encoder)
-        register(cache, lazy)
-        encode_missing(named, missing, store, encoder, DEFAULT_SHARD_ROWS, BuildCounts(), pending=pending)
-        keep_canary(store, lazy)
-    if len(waiting) >= SHARD_ROWS:
-        waiting.store(store)
+        rows = VectorBatch(key_array(texts), *encoded, encoder.provenance)
+        # Beside the rows: a later process compares it with its server.
+        canaries = key_array(canary.TEXTS)
+        waiting.add(rows if encoder.canary is None else rows.with_canary(canaries, encoder.canary))
+        if len(waiting) >= SHARD_ROWS:
+            waiting.store(store)
+        store.finish()
+        return vectors
+    register(cache, lazy)
+    # The canary comes first: without it, nobody could tell a shard of another model.
+    first = [text for text in canary.TEXTS if encoder.canary is not None and text not in texts]
+    named = _TextList([*first, *texts])
+    keys = key_array([*first, *texts])
+    missing = MissingRows(len(keys), len(keys), store.locate(keys) < 0, [keys])
+    pending = PendingWork(cache.derived_folder, store, encoder, missing.holds)
+    encode_missing(named, missing, store, encoder, DEFAULT_SHARD_ROWS, BuildCounts(), pending=pending)
     store.finish()
+    return store.vectors(store.locate(key_array(texts)))

@@ -127,7 +127,8 @@ class Job:
             ContractMismatchError: also if a served teacher is not the one of the stored vectors.
         """
         store = open_store(cache, self.teacher.contract, self.encode)
-        refuse_changed_server(store, cache.corpora, self.teacher.vectors)
+        waiting = cache.waiting(store.contract)
+        refuse_changed_server(store, cache.corpora, self.teacher.vectors, waiting)
         return store
 
     def read_corpus(self, cache: Cache, progress: Progress) -> Corpus:

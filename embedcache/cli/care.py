@@ -81,7 +81,8 @@ def repair_command(cache: str, dry_run: bool, as_json: bool, **computing: Any) -
         repaired = counted(len(done.fixes) - len(done.left), "file")
         encoded = f"{counted(done.rows_encoded, 'row')} {'to encode' if dry_run else 'encoded'}"
         would = "would be " if dry_run else ""
-        click.echo(f"{done.cache}: {repaired} {would}repaired{left}; {encoded} in {done.seconds:.1f} s")
+        seconds = "" if dry_run else f" in {done.seconds:.1f} s"
+        click.echo(f"{done.cache}: {repaired} {would}repaired{left}; {encoded}{seconds}")
     sys.exit(1 if done.left else 0)
 
 

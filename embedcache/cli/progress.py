@@ -31,13 +31,21 @@ class LineProgress:
     def phase(self, name: str, total: int | None = None, unit: str = "rows") -> None:
         """Begin a phase."""
         with self._lock:
-            self._name, self._total, self._unit, self._done, self._text = name, total, unit, 0, ""
+            self._name, self._total, self._unit, self._text = name, total, unit, ""
+            self._done = self._skipped = 0
             self._began = time.monotonic()
 
     def advance(self, count: int = 1) -> None:
         """Count units that are done."""
         with self._lock:
             self._done += count
+            self._show(self._line())
+
+    def skip(self, count: int) -> None:
+        """Count units that took no work."""
+        with self._lock:
+            self._done += count
+            self._skipped += count
             self._show(self._line())
 
     def note(self, text: str) -> None:
@@ -51,8 +59,9 @@ class LineProgress:
         if self._done or self._total:
             whole = f"/{self._count(self._total)}" if self._total else ""
             parts.append(f"{self._count(self._done)}{whole} {'' if self._unit == 'bytes' else self._unit}")
-        if seconds >= _RATED_SECONDS and self._done:
-            rate, left = self._done / seconds, (self._total or 0) - self._done
+        worked = self._done - self._skipped
+        if seconds >= _RATED_SECONDS and worked:
+            rate, left = worked / seconds, (self._total or 0) - self._done
             parts.append(f"{self._count(rate)}/s")
             if self._total and left >= 0:
                 parts.append(f"{timedelta(seconds=round(left / rate))} left")

@@ -117,7 +117,9 @@ class Worker:
         keys, encoded = key_array(window.lines), BuildCounts()
         missing = MissingRows(len(keys), len(keys), np.ones(len(keys), np.bool_), [keys])
         encoder, rows = self._teacher.encoder, self._setup.encode.shard_rows
-        pending = PendingWork(self._cache.derived_folder, store, encoder, keys) if self._sees else None
+        pending = (
+            PendingWork(self._cache.derived_folder, store, encoder, missing.holds) if self._sees else None
+        )
         encode_missing(window, missing, store, encoder, rows, encoded, pending=pending, watch=False)
         store.container.finish()
         return encoded

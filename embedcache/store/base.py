@@ -46,6 +46,16 @@ class VectorBatch:
     truncated: NDArray[np.bool_]
     provenance: Mapping[str, object] = field(default_factory=dict)
 
+    def with_canary(self, keys: KeyArray, vectors: Vectors) -> VectorBatch:
+        """Return the rows behind those of a served teacher's canary, which show which model made them."""
+        return VectorBatch(
+            keys=np.concatenate([keys, self.keys]),
+            vectors=np.concatenate([vectors, self.vectors]),
+            tokens=np.concatenate([np.zeros(len(keys), np.int32), self.tokens]),
+            truncated=np.concatenate([np.zeros(len(keys), np.bool_), self.truncated]),
+            provenance=self.provenance,
+        )
+
     def __getitem__(self, rows: NDArray[np.int64] | slice) -> VectorBatch:
         """Return some of the rows."""
         columns = self.keys[rows], self.vectors[rows], self.tokens[rows], self.truncated[rows]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -74,9 +75,10 @@ class FolderShards(ShardContainer):
     def add(self, name: str, data: pa.Buffer) -> None:
         """Write a shard's file, unless there is one of the right size."""
         path = self.path(name)
-        with writing(path):
-            is_there = path.is_file() and path.stat().st_size == data.size
-        if not is_there:
+        size = None
+        with writing(path), suppress(FileNotFoundError, NotADirectoryError):
+            size = path.stat().st_size if path.is_file() else None
+        if size != data.size:
             write_bytes(path, memoryview(data))
             self._checked.add(path)
 

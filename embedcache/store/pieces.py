@@ -7,20 +7,28 @@ can be deleted at any time: its texts are then encoded again.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embedcache.codecs import Codec, Stored, get_codec
 from embedcache.contract import Contract
 from embedcache.errors import EmbedCacheError, StorageError, UnreadableError
-from embedcache.fsio import remove_file, write_bytes
-from embedcache.keys import KeyIndex
+from embedcache.fsio import canonical_json, remove_file, write_bytes
+from embedcache.keys import KeyArray
 from embedcache.store.base import VectorBatch
 from embedcache.store.containers import FolderShards
 from embedcache.store.shard import Shard, open_shard, stored_shard
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Wanted: TypeAlias = "Callable[[KeyArray], NDArray[np.bool_]]"
+"""Returns the mask of the keys that are wanted, shape (n,)."""
 
 _CODEC = "float32"
 _NO_ERROR = {"mean_cosine": 1.0, "worst_cosine": 1.0}
@@ -32,10 +40,13 @@ class Pieces:
     Args:
         folder: the folder.
         contract: contract of the vectors; pieces of others are left out.
+
+    Attributes:
+        folder: the folder.
     """
 
     def __init__(self, folder: Path, contract: Contract) -> None:
-        self._files, self._contract = FolderShards(folder), contract
+        self.folder, self._files, self._contract = folder, FolderShards(folder), contract
 
     def names(self) -> list[str]:
         """Return the names of all pieces, sorted, none if they cannot be listed; none is opened."""
@@ -43,25 +54,36 @@ class Pieces:
             return self._files.names()
         return []
 
-    def open(self, names: Sequence[str], wanted: KeyIndex | None = None) -> Iterator[Shard]:
+    def open(self, names: Sequence[str], wanted: Wanted | None = None) -> Iterator[Shard]:
         """Yield the sound ones of the named pieces.
 
         Args:
             names: names of pieces.
-            wanted: open only pieces whose first key is among these; the others are not read.
+            wanted: tells which keys are wanted; of pieces whose last key is not, only headers are read.
+
+        Raises:
+            UnreadableError: if a piece cannot be read.
         """
-        for name in names:
-            if (piece := self._open(name, wanted)) is not None:
+        opened = [found for name in names if (found := self._open(name)) is not None]
+        if wanted is not None and opened:
+            is_wanted = wanted(np.concatenate([piece.keys[-1:] for piece, _ in opened])).tolist()
+            opened = [found for found, keep in zip(opened, is_wanted, strict=True) if keep]
+        for piece, data in opened:
+            is_whole = hashlib.sha256(data).hexdigest() == piece.name
+            if is_whole and np.isfinite(piece.stored.vector).all():
                 yield piece
 
-    def _open(self, name: str, wanted: KeyIndex | None) -> Shard | None:
-        with suppress(EmbedCacheError, OSError, ValueError):
+    def _open(self, name: str) -> tuple[Shard, pa.Buffer] | None:
+        """Return a piece of the contract and its bytes; its digest is not taken."""
+        try:
             data = self._files.open(name)
             piece = open_shard(data, name, self._files.where(name), _find_codec)
-            is_wanted = wanted is None or wanted.locate(piece.keys[:1])[0] >= 0
-            is_ours = is_wanted and piece.header.contract == self._contract
-            return piece if is_ours and hashlib.sha256(data).hexdigest() == name else None
-        return None
+            canonical_json(piece.header.provenance)  # of a stranger, it may have no spelling
+        except UnreadableError:
+            raise
+        except (EmbedCacheError, OSError, ValueError):
+            return None
+        return (piece, data) if piece.header.contract == self._contract else None
 
     def add(self, batch: VectorBatch) -> Shard:
         """Write rows as one piece, durably.

@@ -13,6 +13,7 @@ import numpy as np
 
 from embedcache.codecs import Vectors
 from embedcache.contract import Contract
+from embedcache.errors import UnreadableError
 from embedcache.fsio import canonical_json
 from embedcache.keys import KEY_DTYPE, KeyArray, KeyIndex
 from embedcache.store.base import Positions, VectorBatch
@@ -32,26 +33,42 @@ class WaitingRows:
     Args:
         derived: the cache's folder of derived files.
         contract: the contract.
+
+    Attributes:
+        unread: error of a piece that the last ``refresh`` could not read.
     """
 
     def __init__(self, derived: Path, contract: Contract) -> None:
         self._pieces = Pieces(derived / "waiting" / contract.id, contract)
-        self._listed: set[str] = set()
+        self._listed: list[str] | None = None
         self._opened: list[Shard] = []
         self._index = KeyIndex(np.empty(0, KEY_DTYPE))
+        self.unread: UnreadableError | None = None
 
     def __len__(self) -> int:
         """Return the number of rows, as of the last ``refresh``."""
         return len(self._index)
 
     def refresh(self) -> None:
-        """Open the pieces that other processes have added, and close those that are gone."""
-        # Until two listings agree: pieces that another process merges are gone before they are opened.
-        while (listed := set(self._pieces.names())) != self._listed:
-            opened = [piece for piece in self._opened if piece.name in listed]
-            self._show(listed, [*opened, *self._pieces.open(sorted(listed - self._listed))])
+        """Open the pieces that other processes have added, and close those that are gone.
 
-    def _show(self, listed: set[str], opened: list[Shard]) -> None:
+        A piece that cannot be read is tried again at the next call.
+        """
+        listed = self._pieces.names()
+        # Until two listings agree: pieces that another process merges are gone before they are opened.
+        while listed != self._listed or self.unread is not None:
+            known = {piece.name: piece for piece in self._opened}
+            opened, self.unread = [known[name] for name in listed if name in known], None
+            try:
+                opened += self._pieces.open([name for name in listed if name not in known])
+            except UnreadableError as error:
+                self.unread = error
+            self._show(listed, opened)
+            if self.unread is not None:
+                return
+            listed = self._pieces.names()
+
+    def _show(self, listed: list[str], opened: list[Shard]) -> None:
         self._listed, self._opened = listed, opened
         self._index = KeyIndex(np.concatenate([np.empty(0, KEY_DTYPE), *(one.keys for one in opened)]))
 
@@ -70,7 +87,7 @@ class WaitingRows:
             StorageError: if they cannot be written.
         """
         piece = self._pieces.add(rows)
-        self._show(self._listed | {piece.name}, [*self._opened, piece])
+        self._replace([], [piece])
         if len(self._opened) > _MOST_PIECES:
             for batch, pieces in self._groups():
                 merged = self._pieces.add(batch)
@@ -97,5 +114,6 @@ class WaitingRows:
         replaced, added = {piece.name for piece in old}, {piece.name for piece in new}
         for name in replaced - added:
             self._pieces.remove(name)
-        others = [piece for piece in self._opened if piece.name not in replaced]
-        self._show((self._listed - replaced) | added, [*others, *new])
+        others = [piece for piece in self._opened if piece.name not in replaced | added]
+        listed = sorted({*(self._listed or ())} - replaced | added)
+        self._show(listed, [*others, *new])

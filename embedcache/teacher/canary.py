@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from embedcache.codecs import Vectors
 from embedcache.errors import ContractMismatchError
+from embedcache.keys import KeyArray, key_array
 
 VERSION = 1
 """Part of a served teacher's contract; other texts are another version."""
@@ -68,6 +69,14 @@ def refuse_other_model(
         "under another model name",
         {"canary": (sides[0], sides[1])},
     )
+
+
+def vouches(keys: KeyArray, vectors: Vectors, now: Vectors) -> bool:
+    """Return whether rows begin with the canary, and its vectors are those that the server gives now."""
+    rows = len(TEXTS)
+    if keys[:rows].tobytes() != key_array(TEXTS).tobytes():
+        return False
+    return bool((cosines(vectors[:rows], now) >= LEAST_COSINE).all())
 
 
 def cosines(x: Vectors, y: Vectors) -> NDArray[np.float64]:

@@ -251,6 +251,7 @@ class ServedEncoder(TextEncoder):
             if value is not None and value < 1:
                 raise InputError(f"{name} {value}: expected at least 1")
         self.teacher: ServedTeacher = teacher
+        self.canary = teacher.canary
         self.batch_tokens = batch_tokens or DEFAULT_BATCH_TOKENS
         self.streams = requests or DEFAULT_REQUESTS
         self.counts = EncodeCounts()

@@ -69,8 +69,10 @@ class TextEncoder(ABC):
         counts: work done so far.
         streams: batches that run at once.
         tokenizer: counts a text's tokens; None if they are not known.
+        canary: vectors of the canary's texts, float32 of shape (16, d); None for a model in this process.
     """
 
+    canary: Vectors | None = None
     teacher: Teacher
     counts: EncodeCounts
     streams: int

@@ -253,6 +253,9 @@ class Watch:
         if self._name == self._stop_at and count:
             raise KeyboardInterrupt
 
+    def skip(self, count: int) -> None:
+        self.phases[self._name] += count
+
     def note(self, text: str) -> None:
         self.text = text
 

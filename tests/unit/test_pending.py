@@ -15,7 +15,7 @@ from embedding_server import EmbeddingServer, embedding_server
 from embedcache.cache import Cache
 from embedcache.errors import ContractMismatchError, NonFiniteVectorError, ServedTeacherError, TeacherError
 from embedcache.keys import key_array
-from embedcache.store import pending
+from embedcache.store import VectorBatch, pending
 from embedcache.store.pieces import Pieces
 from embedcache.teacher.batching import EncodedTexts
 from embedcache.teacher.encode import Encoder
@@ -152,6 +152,21 @@ def replace_with(texts: list[str], **changes: Any) -> Callable[[Path], None]:
     return change
 
 
+def spoil(piece: Path) -> None:
+    """Put a sound piece of NaN, or of a provenance without a spelling, beside the same rows."""
+    folder = Pieces(piece.parent, fake_teacher(8).contract)
+    (found,) = folder.open([piece.stem])
+    rows = VectorBatch(
+        found.keys,
+        np.full_like(found.stored.vector, np.nan),
+        found.tokens,
+        found.truncated,
+        found.header.provenance,
+    )
+    piece.unlink()
+    folder.add(rows)
+
+
 FIRST = TEXTS[:256]
 
 
@@ -163,12 +178,23 @@ FIRST = TEXTS[:256]
         link,
         Path.unlink,
         lambda piece: shutil.rmtree(piece.parents[2]),
+        spoil,
         replace_with(FIRST, seed=1),
         replace_with(sentences(256, seed=9)),
         # Its provenance is another one.
         replace_with(FIRST),
     ],
-    ids=["flipped", "cut", "link", "deleted", "no derived", "other teacher", "other rows", "other machine"],
+    ids=[
+        "flipped",
+        "cut",
+        "link",
+        "deleted",
+        "no derived",
+        "NaN",
+        "other teacher",
+        "other rows",
+        "other machine",
+    ],
 )
 def test_a_piece_that_is_not_what_it_was_is_not_taken(
     run: Run, tmp_path: Path, change: Callable[[Path], object]
@@ -210,6 +236,16 @@ def test_a_piece_that_cannot_be_written_does_not_stop_the_build(
     Cache.create(tmp_path / "cache").derived_folder.mkdir()
     (tmp_path / "cache" / "derived" / "pending").write_text("no folder")
     assert len(run(Stopping()).lookup(TEXTS)) == len(TEXTS)
+
+
+def test_no_piece_takes_the_room_of_the_shard(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending, "KEEP_SECONDS", 0.0)
+    nearly_full = shutil.disk_usage(tmp_path)._replace(free=SHARD_ROWS * 8 * 4)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: nearly_full)
+    stopped(run, tmp_path / "cache")
+    assert not pieces(tmp_path / "cache")
 
 
 def test_a_real_teacher_goes_on_to_the_same_bytes(
@@ -285,6 +321,8 @@ def test_what_stopped_workers_left_is_stored_first(run: Run, tmp_path: Path) -> 
     kept = stopped(run, tmp_path / "cache")
     cache = Cache(tmp_path / "cache")
     store = cache.store(fake_teacher(8).contract)
+    pending.store_pending(cache.derived_folder, store, 500, "float32")
+    assert not store.shards
     pending.store_pending(cache.derived_folder, store, 500)
     assert sorted(len(shard) for shard in store.shards) == [kept - 500, 500]
     assert (store.locate(key_array(TEXTS[:kept])) >= 0).all()

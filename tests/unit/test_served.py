@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from click.testing import CliRunner
 from embedding_server import Answer, EmbeddingServer, embedding_server
 
 import embedcache
-from embedcache import share
+from embedcache import fsio, share
 from embedcache.building.build import grouped
 from embedcache.cache import Cache
 from embedcache.cli.main import cli
@@ -27,9 +29,11 @@ from embedcache.errors import (
     ServedTeacherError,
     TeacherError,
 )
+from embedcache.gc import collect_garbage
 from embedcache.info import list_contents
 from embedcache.pairs import join_pair
 from embedcache.repair import repair
+from embedcache.store import pending
 from embedcache.teacher import canary
 from embedcache.teacher.resolve import parse_server
 from embedcache.teacher.served import ServedEncoder, load_served
@@ -368,3 +372,75 @@ def test_a_dry_run_asks_for_the_canary_alone_and_prints_the_cost(
     built = CliRunner().invoke(cli, [*command, "--dimensions", "4", "--requests", "2"])
     assert built.exit_code == 0, built.output
     assert Cache(cache).teacher().contract.dimension == 4
+
+
+# A model that changes between two processes, before anything is stored
+
+
+def killed_at(where: str, call: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a call that ends right after its first file in a folder of a name was written."""
+
+    class Killed(BaseException):
+        pass
+
+    def step(name: str, path: Path) -> None:
+        if name == "recorded" and where in path.parts:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fsio, "on_write_step", step)
+        patch.setattr(pending, "KEEP_SECONDS", 0.0)
+        with pytest.raises(Killed):
+            call()
+
+
+def test_kept_batches_of_another_model_are_not_taken(
+    server: EmbeddingServer, build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.change = lambda answer: time.sleep(0.3)
+    killed_at("pending", lambda: build(shard_rows=300), monkeypatch)
+    assert list((tmp_path / "cache").glob("derived/pending/*/*.arrow"))
+    server.change, server.seed = lambda answer: None, 1
+    cache = build(shard_rows=300)
+    assert cache.result is not None
+    assert cache.result.resumed == 0
+    np.testing.assert_allclose(cache.lookup(TEXTS), server.vectors(TEXTS), atol=1e-3)
+
+
+@pytest.mark.parametrize(("texts", "where"), [(TEXTS[:10], "waiting"), (sentences(1500), "shards")])
+def test_texts_encoded_by_another_model_are_not_mixed(
+    server: EmbeddingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: list[str], where: str
+) -> None:
+    cache, spec = Cache.create(tmp_path / "cache"), f"openai:m@{server.url}"
+    killed_at(where, lambda: cache.encode(texts, spec), monkeypatch)
+    server.seed = 1
+    for call in (
+        lambda: Cache(cache.folder).encode([*texts, "new"], spec),
+        lambda: embedcache.build([*texts, "new"], teacher=spec, cache=cache.folder, name="x"),
+    ):
+        with pytest.raises(ContractMismatchError, match="another model"):
+            call()
+
+
+def test_the_canary_stays_as_long_as_other_vectors(server: EmbeddingServer, tmp_path: Path) -> None:
+    cache, spec = Cache.create(tmp_path / "cache"), f"openai:m@{server.url}"
+    cache.encode(sentences(1500), spec)
+    for path in cache.folder.rglob("*"):
+        os.utime(path, (1e9, 1e9))
+    cache.encode(["young"], spec)
+    collect_garbage(cache, unused=True)
+    server.seed = 1
+    with pytest.raises(ContractMismatchError, match="another model"):
+        Cache(cache.folder).encode(["younger"], spec)
+
+
+def test_the_first_build_chooses_the_codec_though_texts_were_encoded_before(
+    server: EmbeddingServer, tmp_path: Path
+) -> None:
+    cache, spec = Cache.create(tmp_path / "cache"), f"openai:m@{server.url}"
+    cache.encode(TEXTS[:10], spec)
+    settings = grouped({"teacher": spec, "cache": cache.folder, "codec": "int8", "store": "lmdb"})
+    built = embedcache.build(TEXTS, **settings, name="x")
+    assert built.result is not None
+    assert (built.result.encoded, built.result.codec) == (290, "int8")
+    np.testing.assert_allclose(built.lookup(TEXTS), server.vectors(TEXTS), atol=2e-2)

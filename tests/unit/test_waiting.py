@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,13 @@ from flat_build import build
 
 import embedcache
 from embedcache.cache import Cache
-from embedcache.errors import MissingVectorsError, NonFiniteVectorError
+from embedcache.errors import MissingVectorsError, NonFiniteVectorError, UnreadableError
 from embedcache.gc import collect_garbage, find_removal
 from embedcache.store import waiting
 from embedcache.store.pieces import Pieces
 from embedcache.testing import FakeEncoder, fake_teacher, sentences
 
+CONTRACT = fake_teacher(8).contract
 FEW, MORE = sentences(20, seed=1), sentences(50, seed=2)
 
 
@@ -116,6 +118,43 @@ def test_no_row_is_missed_while_another_process_moves_it(
     monkeypatch.setattr(Pieces, "names", list_late)
     assert Cache(cache.folder).lookup(MORE[:2]).shape == (2, 8)
     assert not steps
+
+
+def test_threads_may_share_a_cache(cache: Cache, encoder: FakeEncoder) -> None:
+    texts = sentences(400, seed=8)
+    expected = FakeEncoder(fake_teacher(8)).encode(texts).vectors
+
+    def work(number: int) -> bool:
+        order = np.random.default_rng(number).permutation(len(texts))
+        right = True
+        for rows in np.array_split(order, 40):
+            some = [texts[row] for row in rows]
+            found = cache.encode(some, encoder) if number % 2 else cache.find(some, CONTRACT)
+            if isinstance(found, tuple):
+                rows, found = rows[found[0]], found[1]
+            right &= bool(np.abs(found - expected[rows]).max(initial=0) < 2e-3)
+        return right
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(4)))
+
+
+def test_a_piece_that_cannot_be_read_is_named_and_tried_again(
+    cache: Cache, encoder: FakeEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.encode(MORE, encoder)
+    other, (piece,) = Cache(cache.folder), pieces(cache)
+
+    def fail(path: Path) -> None:
+        raise UnreadableError(f"cannot read {path}: Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("embedcache.store.containers.map_regular", fail)
+        for call in (other.lookup, lambda texts: other.encode(texts, encoder)):
+            with pytest.raises(UnreadableError, match=piece.name):
+                call(MORE)
+    assert other.lookup(MORE).shape == (50, 8)
+    assert encoder.rows_encoded == 70
 
 
 def test_a_build_takes_what_waits(cache: Cache, encoder: FakeEncoder) -> None:
