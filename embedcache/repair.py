@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from embedcache.building.pending import PendingWork
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.cache_documents import CACHE_MARKER, read_origin
 from embedcache.contract import Contract
@@ -45,7 +46,6 @@ from embedcache.live import Computing, refuse_changed_server
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.projection import extend, is_derived, read_projection
 from embedcache.store import FolderShards, Shard, ShardStore, VectorBatch
-from embedcache.store.pending import PendingWork
 from embedcache.teacher.options import DEFAULT_SHARD_ROWS
 from embedcache.teacher.resolve import ALIASES, origin_of, resolve
 from embedcache.verify import Finding, Verifier

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from embedcache import testing
-from embedcache.store import pending
+from embedcache.building import pending
 from embedcache.teacher.batching import EncodedTexts
 from embedcache.testing import FakeEncoder, fake_teacher
 

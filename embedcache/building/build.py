@@ -28,6 +28,7 @@ from embedcache.building.encode import (
     register,
 )
 from embedcache.building.job import Job
+from embedcache.building.pending import PendingWork, store_pending
 from embedcache.building.result import BuildResult
 from embedcache.building.views import make_views
 from embedcache.cache import Cache
@@ -39,7 +40,6 @@ from embedcache.live import keep_canary
 from embedcache.missing import MissingRows
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.store import ShardStore
-from embedcache.store.pending import PendingWork, store_pending
 from embedcache.teacher.options import EncodeOptions, TeacherOptions
 from embedcache.teacher.token_table import TokenTable, table_path
 from embedcache.views.plan import ViewOptions

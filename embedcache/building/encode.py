@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from embedcache.building.pending import PendingWork
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.codecs import FLOAT_CODECS, Vectors, check_codec_name, pq
 from embedcache.contract import Contract
@@ -23,7 +24,6 @@ from embedcache.live import refuse_changed_server
 from embedcache.missing import MissingRows
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.store import ShardStore, VectorBatch
-from embedcache.store.pending import PendingWork
 from embedcache.store.waiting import SHARD_ROWS
 from embedcache.teacher import canary
 from embedcache.teacher.lazy import LazyTeacher, refuse_other_teacher

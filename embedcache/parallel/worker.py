@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from embedcache.building.encode import BuildCounts, encode_missing, register
+from embedcache.building.pending import PendingWork
 from embedcache.cache import Cache
 from embedcache.codecs import pq
 from embedcache.contract import Contract, describe_differences
@@ -20,7 +21,6 @@ from embedcache.missing import MissingRows
 from embedcache.parallel.window import Window
 from embedcache.store import ShardStore
 from embedcache.store.containers import ListedShards
-from embedcache.store.pending import PendingWork
 from embedcache.teacher.lazy import LazyTeacher
 from embedcache.teacher.options import EncodeOptions, TeacherOptions
 

@@ -13,9 +13,9 @@ from building import build, content, write_lines
 from crashing import memory_folder
 from forks import FORKS, preload, start
 
+from embedcache.building import pending
 from embedcache.cache import Cache
 from embedcache.keys import key_array
-from embedcache.store import pending
 from embedcache.store.pieces import Pieces
 from embedcache.teacher.encode import Encoder
 from embedcache.teacher.load import load_teacher

@@ -36,12 +36,11 @@ FLOORS = [
         "gc",
         "info",
         "live",
-        "repair",
         "testing",
         "verify",
     ],
     ["share"],
-    ["building", "parallel"],
+    ["building", "parallel", "repair"],
     ["vector_files", "importing"],
     ["cli", "__main__"],
 ]

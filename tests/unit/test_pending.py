@@ -12,10 +12,11 @@ import pytest
 from building import build, content, write_lines
 from embedding_server import EmbeddingServer, embedding_server
 
+from embedcache.building import pending
 from embedcache.cache import Cache
 from embedcache.errors import ContractMismatchError, NonFiniteVectorError, ServedTeacherError, TeacherError
 from embedcache.keys import key_array
-from embedcache.store import VectorBatch, pending
+from embedcache.store import VectorBatch
 from embedcache.store.pieces import Pieces
 from embedcache.teacher.batching import EncodedTexts
 from embedcache.teacher.encode import Encoder

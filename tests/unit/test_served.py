@@ -17,6 +17,7 @@ from embedding_server import Answer, EmbeddingServer, embedding_server
 
 import embedcache
 from embedcache import fsio, share
+from embedcache.building import pending
 from embedcache.building.build import grouped
 from embedcache.cache import Cache
 from embedcache.cli.main import cli
@@ -33,7 +34,6 @@ from embedcache.gc import collect_garbage
 from embedcache.info import list_contents
 from embedcache.pairs import join_pair
 from embedcache.repair import repair
-from embedcache.store import pending
 from embedcache.teacher import canary
 from embedcache.teacher.resolve import parse_server
 from embedcache.teacher.served import ServedEncoder, load_served

@@ -547,7 +547,7 @@ def assert_sound(cache: Path) -> None:
 def test_a_build_goes_on_after_a_full_disk(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, keep: float
 ) -> None:
-    monkeypatch.setattr("embedcache.store.pending.KEEP_SECONDS", keep)
+    monkeypatch.setattr("embedcache.building.pending.KEEP_SECONDS", keep)
     cache, other = tmp_path / "cache", tmp_path / "other"
     build = ["embedcache", "build", place.more, *place.teacher, "--store", store, "--view", "crop"]
     build += ["--cache"]
