@@ -46,7 +46,7 @@ from embedcache.store import FolderShards, LmdbShards, ShardStore
 from embedcache.store.checked import CHECKED, CheckedFiles
 from embedcache.store.containers import open_container
 from embedcache.store.index import StoreIndex
-from embedcache.store.waiting import WaitingRows
+from embedcache.store.waiting import WaitingRows, find_rows
 from embedcache.teacher.resolve import SERVED_PREFIX
 from embedcache.teacher.token_table import TokenTable, read_stored
 
@@ -319,21 +319,10 @@ class Cache:
 
     def find(self, texts: Sequence[str], contract: Contract) -> tuple[NDArray[np.bool_], Vectors]:
         """Return a mask of the texts with a vector, shape (n,), and their vectors, float32 (m, d)."""
-        keys = key_array(texts)
         with self.lock:
             waiting = self.waiting(contract)
             waiting.refresh()  # first: another process may move rows from there into the store
-            store, places = self.opened_store(contract), waiting.locate(keys)
-            positions = store.locate(keys)
-            is_stored = positions >= 0
-            is_there = is_stored | (places >= 0)
-            if waiting.unread is not None and not is_there.all():
-                raise waiting.unread
-            vectors = np.empty((len(texts), contract.dimension), np.float32)
-            vectors[is_stored] = store.vectors(positions[is_stored])
-            if (waits := is_there & ~is_stored).any():
-                vectors[waits] = store.as_stored(waiting.vectors(places[waits]))
-            return is_there, vectors[is_there]
+            return find_rows(self.opened_store(contract), waiting, key_array(texts))
 
     def opened_store(self, contract: Contract) -> ShardStore:
         """Return the store of a contract, the same object as long as no other process adds to it."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embedcache.codecs import Vectors
 from embedcache.contract import Contract
@@ -117,3 +118,24 @@ class WaitingRows:
         others = [piece for piece in self._opened if piece.name not in replaced | added]
         listed = sorted({*(self._listed or ())} - replaced | added)
         self._show(listed, [*others, *new])
+
+
+def find_rows(store: ShardStore, waiting: WaitingRows, keys: KeyArray) -> tuple[NDArray[np.bool_], Vectors]:
+    """Return a mask of the keys that are stored or wait, shape (n,), and their vectors, float32 (m, d).
+
+    Raises:
+        UnreadableError: if a key is missing, and a waiting piece could not be read.
+    """
+    positions = store.locate(keys)
+    is_stored = positions >= 0
+    if is_stored.all():
+        return is_stored, store.vectors(positions)
+    places = waiting.locate(keys)
+    is_there = is_stored | (places >= 0)
+    if waiting.unread is not None and not is_there.all():
+        raise waiting.unread
+    vectors = np.empty((len(keys), store.contract.dimension), np.float32)
+    vectors[is_stored] = store.vectors(positions[is_stored])
+    if (waits := is_there & ~is_stored).any():
+        vectors[waits] = store.as_stored(waiting.vectors(places[waits]))
+    return is_there, vectors[is_there]
