@@ -79,9 +79,8 @@ class PendingWork:
         return self._batches.get(key_array(texts).tobytes()) if self._batches else None
 
     def add(self, texts: Sequence[str], encoded: EncodedTexts, batch: NDArray[np.int64]) -> None:
-        """Take an encoded batch: the rows ``batch`` of a window; one with NaN or infinity is left out."""
-        if np.isfinite(encoded.vectors[batch]).all():
-            self._waiting.append((texts, encoded, batch))
+        """Take an encoded batch: the rows ``batch`` of a window."""
+        self._waiting.append((texts, encoded, batch))
 
     def keep_if_due(self) -> None:
         """Write the batches taken so far if ``KEEP_SECONDS`` have passed; errors as ``keep``.
@@ -95,6 +94,8 @@ class PendingWork:
     def keep(self, *, retries: int | None = None) -> None:
         """Write the batches taken so far, unless the disk then lacks the room for the shard itself.
 
+        Batches with NaN or infinity are left out. Most builds store a shard before anything is written here.
+
         Args:
             retries: retries of the canary request of a served teacher; default: as for texts.
 
@@ -104,6 +105,7 @@ class PendingWork:
             StorageError: if they cannot be written.
         """
         self._kept = time.monotonic()
+        self._waiting = [one for one in self._waiting if np.isfinite(one[1].vectors[one[2]]).all()]
         if not self._waiting or not self._has_room():
             return
         self._encoder.confirm(retries=retries)
