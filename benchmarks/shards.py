@@ -1,7 +1,7 @@
 """Time and memory of the commands on a cache of many small shards.
 
 Every command runs in a separate process that may open few files, on a cache of 100 shards and on one of
-10,000. The vectors are those of a fake teacher and mean nothing.
+10,000. A fake teacher makes the vectors; they mean nothing.
 
     python benchmarks/shards.py --shards 10000
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from embedcache.fsio import TEMPORARY_PREFIX, explain_os_error, fsync_directory, make_directory
+from embedcache.fsio import TEMPORARY_PREFIX, fsync_directory, make_directory
+from embedcache.os_errors import explain_os_error
 
 
 @contextmanager

@@ -19,9 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from embedcache.errors import CacheFormatError, EmbedCacheError, MissingInputError
-from embedcache.os_errors import explain_os_error as explain_os_error
-from embedcache.os_errors import reading as reading
-from embedcache.os_errors import writing as writing
+from embedcache.os_errors import explain_os_error, reading, writing
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,8 +1,8 @@
 """Garbage collection, and removal of corpora, views and teachers.
 
 Files younger than ``GRACE_HOURS`` are kept: a user may come back to a stopped build or to a view that took
-hours to translate, or a copy may be running. A removal first deletes the file
-that makes a thing visible; killed after that, gc deletes the rest.
+hours to translate, or a copy may be running. A removal first deletes the file that makes a thing visible; if
+it is killed after that, gc deletes the rest.
 """
 
 from __future__ import annotations
@@ -22,15 +22,10 @@ from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.description import DESCRIPTION, RECIPE, VIEWS, is_recorded, read_info, read_record
 from embedcache.corpus.origin import note_path
 from embedcache.errors import InputError, UnreadableError
-from embedcache.fsio import (
-    TEMPORARY_PREFIX,
-    explain_os_error,
-    list_folder,
-    read_sealed_json,
-    remove_file,
-)
+from embedcache.fsio import TEMPORARY_PREFIX, list_folder, read_sealed_json, remove_file
 from embedcache.inventory import QUARANTINE
 from embedcache.keys import KeyIndex, key_array
+from embedcache.os_errors import explain_os_error
 from embedcache.store import LmdbShards, Shard, ShardStore
 from embedcache.teacher import canary
 from embedcache.views.recipe import is_view_name
@@ -162,7 +157,7 @@ def _unused_vectors(cache: Cache, before: float, *, dry_run: bool) -> Iterator[G
         waiting = cache.waiting(contract)
         waiting.refresh()
         if len(old) < len(store.shard_names) or len(waiting):
-            # While other vectors stay, it shows that the server runs their model.
+            # The canary identifies the model of the vectors that stay.
             old = [name for name in old if name not in canaries]
         for shard in map(store.shard, old):
             if dry_run or _remove_shard(cache, store, shard, judged):

@@ -38,11 +38,11 @@ from embedcache.fsio import (
     sealed,
     spelled_json,
     write_bytes,
-    writing,
 )  # fmt: skip
 from embedcache.inventory import QUARANTINE, Kind, entry_at
 from embedcache.keys import KEY_DTYPE, KeyArray, KeyIndex
 from embedcache.live import Computing, refuse_changed_server
+from embedcache.os_errors import writing
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.projection import extend, is_derived, read_projection
 from embedcache.store import FolderShards, Shard, ShardStore, VectorBatch

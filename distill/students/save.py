@@ -10,7 +10,8 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from embedcache.errors import StorageError
-from embedcache.fsio import TEMPORARY_PREFIX, explain_os_error
+from embedcache.fsio import TEMPORARY_PREFIX
+from embedcache.os_errors import explain_os_error
 
 
 def make_readable(file: Path) -> None:

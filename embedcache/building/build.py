@@ -221,7 +221,7 @@ def _fetch(
 
 
 def _store_waiting(cache: Cache, store: ShardStore, texts: Corpus) -> None:
-    """Store what ``Cache.encode`` has waiting, if a text of a corpus is among it."""
+    """Store the waiting rows of ``Cache.encode`` if the corpus has one of their texts."""
     waiting = cache.waiting(store.contract)
     waiting.refresh()
     if (
@@ -243,7 +243,7 @@ def _store_pending(cache: Cache, job: Job, store: ShardStore, missing: MissingRo
 
 @contextmanager
 def _build_lock(cache: Cache, job: Job) -> Iterator[str]:
-    """Note that this process builds into ``cache``; yield host and process of another that does, or ``""``.
+    """Mark the cache as being built; yield host and process of another build, or ``""``.
 
     Nothing waits: two builds at once are safe. Parts share nothing.
     """
@@ -275,7 +275,7 @@ def _read_holder(path: Path) -> str:
         found = parsed_json(read_regular(path))
         if isinstance(found, dict):
             return f"host {str(found.get('host'))[:80]}, process {str(found.get('process'))[:20]}"
-    return "of another process"
+    return "host and process unknown"
 
 
 def _pool(cache: Cache, job: Job, store: ShardStore) -> AbstractContextManager[WorkerPool | None]:

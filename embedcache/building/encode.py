@@ -53,7 +53,7 @@ class Texts(Protocol):
 
 
 def open_store(cache: Cache, contract: Contract, encode: EncodeOptions) -> ShardStore:
-    """Open the store of a contract, in the codec asked for or that of stored vectors.
+    """Open the store of a contract, in the requested codec, else in the codec of the stored vectors.
 
     Raises:
         InputError, ContractMismatchError, CorruptCacheError: as ``embedcache.cache.Cache.store``.
@@ -114,8 +114,8 @@ class BuildCounts:
 
     Attributes:
         rows: texts whose vectors were stored.
-        resumed: those of them that a stopped build had encoded.
-        truncated: those of which the teacher saw only the beginning.
+        resumed: stored texts that a stopped build had encoded.
+        truncated: stored texts of which the teacher saw only the beginning.
         tokens: tokens encoded.
         seconds: wall-clock seconds.
     """
@@ -156,7 +156,7 @@ def encode_missing(
         progress: receives the phase ``encode``.
 
     Raises:
-        ContractMismatchError: if the encoder is of another contract than the store.
+        ContractMismatchError: if encoder and store have different contracts.
         NonFiniteVectorError: if a vector holds NaN or infinity; shards before it are stored.
         TeacherError: if the teacher cannot encode a text.
         StorageError: if a store cannot be written.
@@ -290,7 +290,7 @@ def _encode_into(cache: Cache, store: ShardStore, texts: list[str], lazy: LazyTe
         vectors = store.as_stored(encoded.vectors)  # a value that does not fit the codec is refused at once
         register(cache, lazy)
         rows = VectorBatch(key_array(texts), *encoded, encoder.provenance)
-        # Beside the rows: a later process compares it with its server.
+        # A later process compares the canary with its server.
         canaries = key_array(canary.TEXTS)
         waiting.add(rows if encoder.canary is None else rows.with_canary(canaries, encoder.canary))
         if len(waiting) >= SHARD_ROWS:
@@ -298,7 +298,7 @@ def _encode_into(cache: Cache, store: ShardStore, texts: list[str], lazy: LazyTe
         store.finish()
         return vectors
     register(cache, lazy)
-    # The canary comes first: without it, nobody could tell a shard of another model.
+    # The canary comes first: it shows later which model made the shards.
     first = [text for text in canary.TEXTS if encoder.canary is not None and text not in texts]
     named = _TextList([*first, *texts])
     keys = key_array([*first, *texts])

@@ -29,7 +29,6 @@ from embedcache.teacher.options import (
     ENGINES,
     EncodeOptions,
     TeacherOptions,
-    check_output,
     parse_devices,
 )
 from embedcache.views.plan import ViewOptions
@@ -177,7 +176,6 @@ def _for_quantized(quantize: str, encode: EncodeOptions) -> EncodeOptions:
 def _check(encode: EncodeOptions) -> None:
     if encode.shard_rows < 1:
         raise InputError(f"shard_rows {encode.shard_rows}: expected at least 1")
-    check_output(encode.output)
     codec_of(encode.output, encode)
     if encode.devices is not None and encode.device != "auto":
         raise InputError(f"device {encode.device} and devices {encode.devices}: leave one of them out")

@@ -43,8 +43,8 @@ _BATCHES = "batches"
 class PendingWork:
     """Keeper of the batches of one build; see ``embedcache.teacher.text_encoder.BatchKeeper``.
 
-    A batch is reused only if its texts and the provenance are equal. As a context manager it writes what it
-    has when an error ends the block.
+    A batch is reused only if its texts and the provenance are equal. Used as a context manager, it writes all
+    finished batches when an error ends the block.
 
     Args:
         derived: the cache's folder of derived files.
@@ -56,19 +56,21 @@ class PendingWork:
     def __init__(self, derived: Path, store: ShardStore, encoder: TextEncoder, wanted: Wanted) -> None:
         self._pieces, self._store, self._encoder = pieces_of(derived, store), store, encoder
         self._provenance = canonical_json(encoder.provenance)
-        self._skipped = 0 if encoder.canary is None else len(canary.TEXTS)
+        self._canary_rows = 0 if encoder.canary is None else len(canary.TEXTS)
         self._batches: dict[bytes, Vectors] = {}
         self._written: dict[str, KeyArray] = {}
         self._waiting: list[tuple[Sequence[str], EncodedTexts, NDArray[np.int64]]] = []
         self._kept = time.monotonic()
         for piece in _readable(self._pieces, wanted):
-            if canonical_json(_without_batches(piece)) == self._provenance and _is_of(piece, encoder.canary):
-                self._written[piece.name] = piece.keys[self._skipped :]
+            if canonical_json(_without_batches(piece)) == self._provenance and _is_of_model(
+                piece, encoder.canary
+            ):
+                self._written[piece.name] = piece.keys[self._canary_rows :]
                 with suppress(ValueError):  # of a piece that only looks like one
                     self._read(piece)
 
     def _read(self, piece: Shard) -> None:
-        start = self._skipped
+        start = self._canary_rows
         for rows in str(piece.header.provenance.get(_BATCHES, "")).split():
             end = start + int(rows)
             self._batches[piece.keys[start:end].tobytes()] = piece.stored.vector[start:end]
@@ -121,7 +123,7 @@ class PendingWork:
             rows = rows.with_canary(key_array(canary.TEXTS), self._encoder.canary)
         piece = self._pieces.add(rows)
         self._waiting = []
-        self._written[piece.name] = piece.keys[self._skipped :]
+        self._written[piece.name] = piece.keys[self._canary_rows :]
 
     def _has_room(self) -> bool:
         texts, encoded, _ = self._waiting[0]
@@ -178,7 +180,8 @@ def store_pending(
     found = [
         piece
         for piece in _readable(pieces)
-        if _is_of(piece, served) and compute_dtype in ("auto", piece.header.provenance.get("compute_dtype"))
+        if _is_of_model(piece, served)
+        and compute_dtype in ("auto", piece.header.provenance.get("compute_dtype"))
     ]
     for piece in found:
         groups[canonical_json(_without_batches(piece))].append(piece)
@@ -203,7 +206,7 @@ def _readable(pieces: Pieces, wanted: Wanted | None = None) -> list[Shard]:
     return []
 
 
-def _is_of(piece: Shard, served: Vectors | None) -> bool:
+def _is_of_model(piece: Shard, served: Vectors | None) -> bool:
     """Return whether a piece is of the model that a server runs now, or of a model in this process."""
     return served is None or canary.vouches(piece.keys, piece.stored.vector, served)
 

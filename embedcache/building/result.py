@@ -77,7 +77,7 @@ class BuildResult:
         not_asked: source rows left out by conditions on rows.
         part: part of the texts that was asked for, such as ``1/3``; None for all.
         views: views that were made or found.
-        beside: host and process of another build into the cache at the same time; empty if there was none.
+        beside: host and process of a build that ran into the cache at the same time; empty if none did.
         remote: URL of the remote that was read.
         remote_bytes: bytes that came from it.
         verdicts: comparisons of its vectors with the teacher's.

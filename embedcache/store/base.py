@@ -47,7 +47,7 @@ class VectorBatch:
     provenance: Mapping[str, object] = field(default_factory=dict)
 
     def with_canary(self, keys: KeyArray, vectors: Vectors) -> VectorBatch:
-        """Return the rows behind those of a served teacher's canary, which show which model made them."""
+        """Return the rows with a served teacher's canary before them, which identifies the model."""
         return VectorBatch(
             keys=np.concatenate([keys, self.keys]),
             vectors=np.concatenate([vectors, self.vectors]),

@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from embedcache.errors import StorageError, UnreadableError
-from embedcache.fsio import map_regular, open_regular, reading, write_bytes
+from embedcache.fsio import map_regular, open_regular, write_bytes
+from embedcache.os_errors import reading
 
 CHECKED = "checked.bin"
 """File name of the note on a teacher's files."""

@@ -9,16 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from embedcache.errors import CorruptCacheError, InputError, UnreadableError
-from embedcache.fsio import (
-    commit,
-    inside,
-    list_folder,
-    map_regular,
-    regular_size,
-    remove_file,
-    write_bytes,
-    writing,
-)
+from embedcache.fsio import commit, inside, list_folder, map_regular, regular_size, remove_file, write_bytes
+from embedcache.os_errors import writing
 from embedcache.store.base import ShardContainer
 from embedcache.store.checked import CheckedFiles
 from embedcache.store.lmdb_shards import SEAL, LmdbShards
@@ -111,7 +103,7 @@ class ListedShards(FolderShards):
     Args:
         folder: the folder.
         names: names of the shards to list.
-        checked: files whose digest was taken; default: those of this process.
+        checked: note of the files whose digest was taken; default: none is kept.
         trusted: True if the caller has taken the digests of all files.
     """
 

@@ -20,16 +20,15 @@ from weakref import WeakValueDictionary
 
 from embedcache.errors import CorruptCacheError, StorageError, UnreadableError
 from embedcache.fsio import (
-    explain_os_error,
     file_state,
     make_directory,
     open_regular,
-    reading,
     remove_file,
     sha256_file,
     write_sealed_json,
     write_step,
 )
+from embedcache.os_errors import explain_os_error, reading
 from embedcache.store.base import ShardContainer, is_shard_name
 from embedcache.store.checked import CheckedFiles
 from embedcache.store.shard import damaged_shard

@@ -1,7 +1,7 @@
 """Pieces: small float32 shards under ``derived/``, for vectors that have no place in a store yet.
 
-They are shards like any other, named by their digest. Whoever finds a damaged piece leaves it out, and each
-can be deleted at any time: its texts are then encoded again.
+They are ordinary shards, named by their digest. A damaged piece is left out. A piece can be deleted at any
+time: its texts are then encoded again.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Pieces:
         return open_shard(data, name, self._files.where(name), _find_codec)
 
     def remove(self, name: str) -> None:
-        """Delete a piece; one that is gone, or cannot be deleted, is harmless."""
+        """Delete a piece. Do nothing if it is missing or cannot be deleted."""
         with suppress(StorageError):
             remove_file(self._files.path(name))
 

@@ -51,7 +51,7 @@ class WaitingRows:
         return len(self._index)
 
     def refresh(self) -> None:
-        """Open the pieces that other processes have added, and close those that are gone.
+        """Open pieces that other processes have added; close pieces that were deleted.
 
         A piece that cannot be read is tried again at the next call.
         """

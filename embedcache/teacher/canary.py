@@ -72,7 +72,7 @@ def refuse_other_model(
 
 
 def vouches(keys: KeyArray, vectors: Vectors, now: Vectors) -> bool:
-    """Return whether rows begin with the canary, and its vectors are those that the server gives now."""
+    """Return whether rows begin with the canary, with the vectors that the server gives now."""
     rows = len(TEXTS)
     if keys[:rows].tobytes() != key_array(TEXTS).tobytes():
         return False

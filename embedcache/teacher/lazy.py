@@ -45,7 +45,7 @@ class LazyTeacher:
 
     Raises:
         TeacherError: if there is no such teacher.
-        InputError: if the output is unknown, or not that of the given encoder.
+        InputError: if the output is unknown, or the given encoder has another output.
     """
 
     def __init__(

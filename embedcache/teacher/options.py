@@ -1,7 +1,7 @@
 """Options of a teacher, and of encoding with it.
 
-A model has two outputs: sentence vectors, and the logits of the classifier in its folder. Each has its own
-contract and a build of its own; a cache stores logits as vectors of one more teacher, ``NAME.logits``.
+A model has two outputs: sentence vectors, and the logits of the classifier in its folder. Each output
+has its own contract and its own build. A cache stores logits as vectors of a second teacher, ``NAME.logits``.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class EncodeOptions:
 def check_output(output: str) -> None:
     """Raise ``InputError`` unless ``output`` is one of ``OUTPUTS``."""
     if output not in OUTPUTS:
-        raise InputError(f"output {output!r}: expected {' or '.join(OUTPUTS)}, each in a build of its own")
+        raise InputError(f"output {output!r}: expected {' or '.join(OUTPUTS)}, one output a build")
 
 
 def parse_devices(text: str) -> list[str]:

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from embedcache.codecs import Vectors
 from embedcache.contract import Contract
 from embedcache.errors import CorruptCacheError, InputError, TeacherError, UnreadableError
-from embedcache.fsio import canonical_json, open_regular, parsed_json, reading, write_bytes
+from embedcache.fsio import canonical_json, open_regular, parsed_json, write_bytes
+from embedcache.os_errors import reading
 
 if TYPE_CHECKING:
     from torch import nn

@@ -25,9 +25,10 @@ from embedcache.errors import (
     StorageError,
     UnreadableError,
 )
-from embedcache.fsio import parsed_json, read_sealed_json, reading, regular_size, sha256_file
+from embedcache.fsio import parsed_json, read_sealed_json, regular_size, sha256_file
 from embedcache.inventory import Entry, Kind, entry_at
 from embedcache.keys import KEY_BYTES
+from embedcache.os_errors import reading
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.projection import projection_digest
 from embedcache.store import FolderShards, Shard, ShardContainer

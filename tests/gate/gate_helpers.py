@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -45,6 +48,23 @@ REAL = {
     "codec": "float32",
     "threads": 1,
 }
+
+
+def load_benchmark(name: str) -> ModuleType:
+    """Import a script of ``benchmarks``."""
+    spec = importlib.util.spec_from_file_location(name, benchmark(name))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Its dataclasses look their module up.
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def benchmark(name: str) -> Path:
+    """Return the path of a script of ``benchmarks``."""
+    return Path(__file__).parents[2] / "benchmarks" / f"{name}.py"
 
 
 def golden() -> dict[str, Any]:

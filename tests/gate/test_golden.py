@@ -102,7 +102,7 @@ def test_verify_finds_the_golden_caches_sound(name: str, tmp_path: Path) -> None
 
 
 def shards_of(name: str, files: dict[str, str], teachers: Iterable[str]) -> set[str]:
-    """Return those of ``files`` that are shards or codebooks of the given teachers of a golden cache."""
+    """Return the shards and codebooks of some teachers of a golden cache among ``files``."""
     folders = tuple(
         f"teachers/{golden()[name]['teachers'][one]['contract']}/{kind}/"
         for one in teachers

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from gate_helpers import benchmark, load_benchmark
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "scale.py"
+SCRIPT = benchmark("scale")
 ROWS = 40_000
 
 
-def load_benchmark() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("scale", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Its dataclasses look their module up.
-    sys.modules["scale"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_nothing_to_do_and_lookup(tmp_path: Path) -> None:
-    scale = load_benchmark()
+    scale = load_benchmark("scale")
     setting = scale.Setting(str(tmp_path), ROWS, 8, "float16", "arrow", 128)
     scale.write_source(setting)
     assert scale.build(setting)["encoded"] == ROWS

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 from building import build, write_lines
+from gate_helpers import benchmark, load_benchmark
 
 from embedcache.cache import Cache
 from embedcache.keys import key_array
@@ -21,7 +20,7 @@ from embedcache.share.files import Selection, local_teachers
 from embedcache.store import store as store_module
 from embedcache.testing import FakeEncoder, fake_teacher, sentences
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "shards.py"
+SCRIPT = benchmark("shards")
 SHARDS, FILES = 1_500, 128
 LONGER = ("copy", "gc of all vectors", "push again", "pull again", "repair")
 """Commands that only the slow test runs."""
@@ -29,19 +28,8 @@ FEW = 16
 TEXTS = sentences(400)
 
 
-def load_benchmark() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("shards", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Its dataclasses look their module up.
-    sys.modules["shards"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_every_command_with_few_open_files(tmp_path: Path) -> None:
-    shards = load_benchmark()
+    shards = load_benchmark("shards")
     setting = shards.Setting(str(tmp_path), SHARDS, FILES)
     phases = [name for name in shards.PHASES if name not in LONGER]
     command = [sys.executable, SCRIPT, "--setting", json.dumps(asdict(setting)), "--phase", *phases]
@@ -120,7 +108,7 @@ def test_a_query_and_a_push_keep_few_shards_mapped(many: Cache) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_ten_thousand_shards(tmp_path: Path) -> None:
-    shards = load_benchmark()
+    shards = load_benchmark("shards")
     small, large = (
         shards.measure_all(shards.Setting(str(tmp_path / str(count)), count, 256)) for count in (100, 10_000)
     )

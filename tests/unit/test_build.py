@@ -125,7 +125,7 @@ def test_a_text_is_encoded_once_in_one_corpus_or_several(tmp_path: Path, build: 
 def test_another_build_is_named_and_what_it_has_stored_is_not_encoded_again(
     tmp_path: Path, build: Build, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While the first build encodes its first shard, another stores that of other rows, and of the same."""
+    """While the first build encodes its first shard, another build stores rows of later shards."""
     source, teacher = corpus_file(tmp_path), fake_teacher(16)
     beside: list[BuildResult] = []
 

@@ -141,7 +141,7 @@ def link(piece: Path) -> None:
 
 
 def replace_with(texts: list[str], **changes: Any) -> Callable[[Path], None]:
-    """Return a function that puts a sound piece of other rows, or of another teacher, in a piece's place."""
+    """Return a function that replaces a piece by a sound piece of other rows, or of another teacher."""
 
     def change(piece: Path) -> None:
         piece.unlink()
