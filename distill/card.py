@@ -18,7 +18,7 @@ from distill.report.tables import Table
 from distill.students.spec import is_from_teacher
 from embedcache.errors import EmbedCacheError
 from embedcache.fsio import write_bytes
-from embedcache.teacher.resolve import ALIASES
+from embedcache.teacher.aliases import ALIASES
 
 CARD = "README.md"
 """Name of a card in the model's folder, on hubs too."""

@@ -16,8 +16,9 @@ from pydantic.dataclasses import dataclass
 from embedcache.errors import CorruptCacheError
 from embedcache.fsio import canonical_json
 
-# Left out where it is None: contracts written before there was such a field keep their ids.
-_OPTIONAL = "quantization"
+# Contracts written before there were such fields keep their ids.
+OPTIONAL = frozenset({"quantization", "loading", "code"})
+"""Fields that JSON leaves out where they are None."""
 _REMEDY = "it is damaged, or needs an upgrade of embedcache"
 
 SERVED = "served"
@@ -41,12 +42,16 @@ class Contract:
         modules: modules after the pooling (Dense and the like), as canonical JSON; empty for none.
         prompt: text put before every sentence; empty for none.
         max_length: tokens after which a text is cut, special tokens counted; 0 means never.
-        normalize: True if vectors are scaled to length one.
+        normalize: True if vectors are scaled to length one, before they are truncated.
         dimension: width of a stored vector.
         output: the stored output; ``embedding`` is the sentence vector.
         truncate_dim: number of leading dimensions that vectors are cut to; None means never.
-        quantization: quantization of the weights, such as ``openvino-int8``; None, which JSON leaves out,
-            means not at all.
+        quantization: quantization of the weights, such as ``openvino-int8``; None means not at all. JSON
+            leaves this field and the next two out where they are None.
+        loading: arguments that configuration, tokenizer and weights are loaded with, as canonical JSON; None
+            for none that change a vector.
+        code: sha256 of the files that the model's own code may read, the code among them; None if no own code
+            ran.
         version: version of this list of fields.
     """
 
@@ -63,6 +68,8 @@ class Contract:
     truncate_dim: Annotated[Size, Field(ge=1)] | None = None
     version: Literal[1] = 1
     quantization: str | None = None
+    loading: str | None = None
+    code: str | None = None
 
     @property
     def id(self) -> str:
@@ -74,9 +81,16 @@ class Contract:
         """True if a server computes the vectors, so that no digest of the weights is known."""
         return self.pooling == SERVED
 
+    @property
+    def is_unit_length(self) -> bool:
+        """True if stored vectors have length one; vectors are scaled before they are truncated."""
+        return self.normalize and (self.truncate_dim is None or self.is_served)
+
     def to_json(self) -> dict[str, object]:
         """Return the contract as a JSON object."""
-        return {name: value for name, value in vars(self).items() if name != _OPTIONAL or value is not None}
+        return {
+            name: value for name, value in vars(self).items() if name not in OPTIONAL or value is not None
+        }
 
     @classmethod
     def from_json(cls, value: object) -> Contract:
@@ -86,7 +100,7 @@ class Contract:
             CorruptCacheError: if fields are missing or unknown, or a value cannot be.
         """
         fields = cls.__dataclass_fields__
-        if not isinstance(value, Mapping) or value.keys() | {_OPTIONAL} != fields.keys():
+        if not isinstance(value, Mapping) or value.keys() | OPTIONAL != fields.keys():
             raise CorruptCacheError(f"a contract needs the fields {', '.join(fields)}: {_REMEDY}")
         try:
             return cls(**value)

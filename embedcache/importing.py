@@ -20,7 +20,7 @@ from embedcache.building.encode import codec_of, register
 from embedcache.building.job import open_existing, read_corpus
 from embedcache.cache import Cache
 from embedcache.cache_documents import IMPORTED
-from embedcache.contract import Contract, describe_differences
+from embedcache.contract import OPTIONAL, Contract, describe_differences
 from embedcache.corpus.corpus import check_name
 from embedcache.corpus.readers import ReadOptions, ReadReport
 from embedcache.corpus.sources import corpus_name_of
@@ -248,7 +248,7 @@ def contract_in(file: Path) -> Contract:
 
 
 _FIELDS = Contract.__dataclass_fields__.keys()
-_NEEDED = _FIELDS - {"quantization"}
+_NEEDED = _FIELDS - OPTIONAL
 
 
 def _contracts_in(value: object, file: Path) -> set[Contract]:
@@ -282,8 +282,7 @@ def _check(source: VectorSource, contract: Contract, progress: Progress) -> bool
         lengths = np.linalg.norm(some.vectors.astype(np.float64), axis=1)
         _refuse(~np.isfinite(lengths), some, "holds NaN or infinity")
         _refuse(lengths == 0, some, "is zero")
-        # Truncated vectors were scaled before.
-        if contract.normalize and contract.truncate_dim is None:
+        if contract.is_unit_length:
             problem = "is not of length one, as the contract promises"
             _refuse(np.abs(lengths - 1) > LENGTH_TOLERANCE, some, problem)
         with np.errstate(over="ignore"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -41,6 +41,7 @@ MESSAGES: dict[Level, str] = {
 }
 ENOUGH = 20
 """Vectors of an imported shard that are compared with the live teacher before all of it counts as checked."""
+_MEASURED = 16
 # Largest loss of a codec: pq may come with the codebook of a stranger.
 _MOST_LOST = 0.7
 
@@ -63,7 +64,13 @@ class Computing:
     trust_remote_code: bool = False
 
     def encoder(
-        self, contract: Contract, *, spec: str | Path, name: str, shards: Iterable[Shard]
+        self,
+        contract: Contract,
+        *,
+        spec: str | Path,
+        name: str,
+        shards: Iterable[Shard],
+        keep_weights: bool = False,
     ) -> TextEncoder:
         """Return an encoder of the teacher of a contract.
 
@@ -72,6 +79,7 @@ class Computing:
             spec: source of the teacher.
             name: its name.
             shards: its stored vectors.
+            keep_weights: leave the weights in memory as the files have them.
 
         Raises:
             TeacherError: if it cannot be found or loaded.
@@ -80,9 +88,17 @@ class Computing:
         """
         from embedcache.teacher.inference import resolve_compute_dtype
         from embedcache.teacher.lazy import encoder_of
-        from embedcache.teacher.load import load_by_contract
+        from embedcache.teacher.load import load_by_contract, resolve_device
         from embedcache.teacher.openvino_model import TORCH, takes_openvino
 
+        shards, device = list(shards), resolve_device(self.device)
+        name_of_dtype = self.compute_dtype or next(iter(compute_dtypes(shards)), "auto")
+        try:
+            dtype = None if contract.is_served else resolve_compute_dtype(name_of_dtype, device)
+        except InputError:
+            if self.compute_dtype is not None:
+                raise
+            dtype = resolve_compute_dtype("auto", device)
         try:
             loaded = load_by_contract(
                 self.teacher_model or spec,
@@ -90,31 +106,27 @@ class Computing:
                 name=name,
                 remedy="give the right one with teacher_model",
                 device=self.device,
+                dtype=None if keep_weights else dtype,
                 trust_remote_code=self.trust_remote_code,
             )
         except TeacherError as error:
             if self.teacher_model is not None or contract.output == PROJECTION or contract.is_served:
                 raise
             raise TeacherError(f"{error}; or give its folder with teacher_model") from error
-        if contract.is_served:
-            return encoder_of(loaded, EncodeOptions(batch_tokens=self.batch_tokens))
-        shards = list(shards)
-        dtype = self.compute_dtype
         if dtype is None:
-            dtype = next(iter(compute_dtypes(shards)), "auto")
-            try:
-                resolve_compute_dtype(dtype, loaded.model.device)
-            except InputError:
-                dtype = "auto"
+            return encoder_of(loaded, EncodeOptions(batch_tokens=self.batch_tokens))
         backend = next(iter(_recorded(shards, "backend", TORCH)), TORCH)
         try:
-            takes_openvino(backend, loaded.model, resolve_compute_dtype(dtype, loaded.model.device))
+            takes_openvino(backend, loaded.model, dtype)
         except (InputError, MissingExtraError):
             backend = TORCH
         how = EncodeOptions(
-            compute_dtype=dtype, backend=backend, batch_tokens=self.batch_tokens, threads=self.threads
+            compute_dtype=str(dtype).removeprefix("torch."),
+            backend=backend,
+            batch_tokens=self.batch_tokens,
+            threads=self.threads,
         )
-        return encoder_of(loaded, how)
+        return encoder_of(loaded, how, copy=keep_weights)
 
 
 def compute_dtypes(shards: Iterable[Shard]) -> list[str]:
@@ -154,16 +166,35 @@ class LiveComparison:
         return "bad" if self.wrong.any() else "look" if self.differs.any() else "ok"
 
 
-def compare_with_live(
-    store: ShardStore, positions: Positions, live: Vectors, compute_dtype: str, *, margin: float = MARGIN
+def compare_with_live(store: ShardStore, texts: Sequence[str], encoder: TextEncoder) -> LiveComparison:
+    """Compare stored vectors with those that the live teacher computes now.
+
+    Args:
+        store: the stored vectors.
+        texts: n texts that have one.
+        encoder: the teacher.
+    """
+    live, positions = encoder.encode(texts).vectors, store.locate(key_array(texts))
+    dtype = str(encoder.provenance.get("compute_dtype"))
+    return _compare(store, positions, live, {dtype: run_noise(encoder, texts, live)}, dtype, MARGIN)
+
+
+def _compare(
+    store: ShardStore,
+    positions: Positions,
+    live: Vectors,
+    measured: Mapping[str, float],
+    dtype: str,
+    margin: float,
 ) -> LiveComparison:
-    """Compare stored vectors with the live teacher's.
+    """Compare stored vectors with live ones.
 
     Args:
         store: the stored vectors.
         positions: positions of the rows to compare, shape (n,).
         live: the teacher's vectors of their texts, float32, shape (n, d).
-        compute_dtype: dtype that the live teacher computed in.
+        measured: noise by compute dtype, where it was measured.
+        dtype: dtype that the live teacher computed in.
         margin: relative distance beyond the noise from which a vector is wrong.
     """
     stored = store.vectors(positions)
@@ -173,7 +204,8 @@ def compare_with_live(
         rows, shard = shards == number, store.shards[number]
         # A codec rounds to the nearest value: a vector moved by e comes back at most 2 e farther away.
         lost[rows] = _distances(shard.codec.decode(shard.codec.encode(live[rows])), live[rows])
-        noise[rows] = _run_noise(shard.header.provenance.get("compute_dtype")) + _run_noise(compute_dtype)
+        stored_in = str(shard.header.provenance.get("compute_dtype"))
+        noise[rows] = sum(measured.get(one, _documented_noise(one)) for one in (stored_in, dtype))
     distances = _distances(stored, live) - np.minimum(lost, _MOST_LOST)
     # Not a number is no distance within the noise.
     return LiveComparison(~(distances <= noise), ~(distances <= noise + margin), noise, shards)
@@ -186,7 +218,26 @@ def _distances(found: NDArray[np.floating], expected: Vectors) -> NDArray[np.flo
     return distances
 
 
-def _run_noise(compute_dtype: object) -> float:
+def run_noise(encoder: TextEncoder, texts: Sequence[str], vectors: Vectors) -> float:
+    """Return the relative distance between two runs of a teacher, or the documented one if that is larger.
+
+    It is measured on this machine, for texts of all lengths: in many layers of bfloat16 it adds up.
+
+    Args:
+        encoder: the teacher.
+        texts: n texts.
+        vectors: their vectors, encoded together, float32, shape (n, d); some are encoded one by one as well.
+    """
+    documented = _documented_noise(encoder.provenance.get("compute_dtype"))
+    if encoder.teacher.contract.is_served:
+        return documented
+    by_length = np.argsort([len(text) for text in texts], kind="stable")
+    some = by_length[:: max(1, len(texts) // _MEASURED)]
+    singly = np.concatenate([encoder.encode([texts[row]]).vectors for row in some])
+    return max(documented, float(_distances(singly, vectors[some]).max(initial=0.0)))
+
+
+def _documented_noise(compute_dtype: object) -> float:
     return math.acos(COMPUTE_COSINE.get(str(compute_dtype), COMPUTE_COSINE["float32"]))
 
 
@@ -266,7 +317,7 @@ def refuse_changed_server(
     if not texts:
         return
     positions, now = store.locate(key_array(texts)), encode(texts)
-    found = compare_with_live(store, positions, now, SERVED, margin=0.0)
+    found = _compare(store, positions, now, {}, SERVED, 0.0)
     before = store.vectors(positions)
     canary.refuse_other_model(store.contract.weights, texts, before, now, found.wrong, "in the cache")
 

@@ -43,11 +43,13 @@ from embedcache.inventory import QUARANTINE, Kind, entry_at
 from embedcache.keys import KEY_DTYPE, KeyArray, KeyIndex
 from embedcache.live import Computing, refuse_changed_server
 from embedcache.os_errors import writing
+from embedcache.probes import Probes
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.projection import extend, is_derived, read_projection
 from embedcache.store import FolderShards, Shard, ShardStore, VectorBatch
+from embedcache.teacher.aliases import ALIASES
 from embedcache.teacher.options import DEFAULT_SHARD_ROWS
-from embedcache.teacher.resolve import ALIASES, origin_of, resolve
+from embedcache.teacher.resolve import origin_of, resolve
 from embedcache.verify import Finding, Verifier
 from embedcache.verify.files import NO_NAME, first_line
 from embedcache.verify.rows import rows_without_vector
@@ -267,6 +269,7 @@ class _Repairer:
                 elif windows:
                     encoder = self._load(contract, chain(store.shards, lost))
                     refuse_changed_server(store, lambda: self._texts, lambda s: encoder.encode(s).vectors)
+                    Probes.draw(store, self._texts).check(encoder)
                 if findings:
                     self._clear(contract, {one.path for one in findings})
                 codec = lost[0].header.codec if lost and not sound.names() else None

@@ -109,7 +109,8 @@ def _open(spec: Spec, device: str, compute_dtype: str, pooling: str | None) -> M
 
 
 def _require_named(spec: str) -> None:
-    from embedcache.teacher.resolve import ALIASES, is_served
+    from embedcache.teacher.aliases import ALIASES
+    from embedcache.teacher.resolve import is_served
 
     if missing := describe_missing(spec):
         raise DataError(missing)
@@ -303,7 +304,8 @@ def _local_folder(spec: str) -> Path | None:
     """Return the folder of a model that is on this machine already; None for others."""
     from huggingface_hub import snapshot_download
 
-    from embedcache.teacher.resolve import ALIASES, resolve
+    from embedcache.teacher.aliases import ALIASES
+    from embedcache.teacher.resolve import resolve
 
     base, _, revision = spec.partition("@")
     alias = ALIASES.get(base)

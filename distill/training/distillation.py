@@ -32,7 +32,7 @@ from embedcache.corpus.origin import read_note
 from embedcache.corpus.part import ORIGINAL
 from embedcache.corpus.readers import ReadOptions
 from embedcache.pairs import split_pair
-from embedcache.teacher.resolve import ALIASES
+from embedcache.teacher.aliases import ALIASES
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from embedcache.errors import StorageError
 from embedcache.fsio import make_directory, parsed_json, read_regular, write_json
 from embedcache.live import keep_canary
 from embedcache.missing import MissingRows
+from embedcache.probes import Probes, refuse_changed_teacher
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.store import ShardStore
 from embedcache.teacher.options import EncodeOptions, TeacherOptions
@@ -117,6 +118,7 @@ def build(
         TeacherError: if the teacher, or a model that makes a view, cannot be loaded.
         MissingExtraError: if a view needs a package that is not installed.
         ContractMismatchError: if the cache has the teacher's name with another contract; it names the field.
+            Also if the teacher now computes other vectors for stored texts; it names the library versions.
         NonFiniteVectorError: if the teacher returns NaN or infinity; it names the row.
         CorruptCacheError: if something needed in the cache is damaged.
         StorageError: if the cache cannot be written; the same call continues from there.
@@ -159,6 +161,7 @@ def build(
                 pool.encode(some, missing, encoded, progress)
                 _collect(opened, job, store, some, missing, progress)
             elif len(missing):
+                refuse_changed_teacher(job.teacher, store, opened.corpora)
                 encode_missing(
                     some,
                     missing,
@@ -285,7 +288,9 @@ def _pool(cache: Cache, job: Job, store: ShardStore) -> AbstractContextManager[W
     from embedcache.parallel.open_pool import open_pool
 
     job.teacher.unload()
-    return open_pool(cache, job.teacher, job.encode, store, None if job.remote is None else job.remote.url)
+    probes = Probes.draw(store, cache.corpora())
+    remote = None if job.remote is None else job.remote.url
+    return open_pool(cache, job.teacher, job.encode, store, probes, remote)
 
 
 def _collect(
@@ -309,9 +314,7 @@ def _token_table(folder: Path, teacher: LazyTeacher) -> TokenTable | None:
     """Return the teacher's token embeddings from its model; None where the cache has them."""
     if table_path(folder, teacher.contract).exists():
         return None
-    from embedcache.teacher.token_table import token_table_of
-
-    return token_table_of(teacher.encoder.teacher)
+    return teacher.token_table()
 
 
 def grouped(settings: Mapping[str, Any]) -> dict[str, Any]:

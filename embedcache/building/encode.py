@@ -22,6 +22,7 @@ from embedcache.errors import InputError, NonFiniteVectorError
 from embedcache.keys import key_array
 from embedcache.live import refuse_changed_server
 from embedcache.missing import MissingRows
+from embedcache.probes import refuse_changed_teacher
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.store import ShardStore, VectorBatch
 from embedcache.store.waiting import SHARD_ROWS
@@ -203,7 +204,7 @@ def encode_missing(
     ):
         for encoded in results:
             rows = taken.popleft()
-            _refuse_non_finite(encoded, texts, rows)
+            _refuse_non_finite(encoded, texts, rows, encoder)
             store.put(VectorBatch(missing.keys(rows), *encoded, encoder.provenance))
             if pending is not None:
                 pending.stored()
@@ -215,14 +216,19 @@ def encode_missing(
     done.seconds += time.perf_counter() - started
 
 
-def _refuse_non_finite(encoded: EncodedTexts, texts: Texts, rows: NDArray[np.int64]) -> None:
+def _refuse_non_finite(
+    encoded: EncodedTexts, texts: Texts, rows: NDArray[np.int64], encoder: TextEncoder
+) -> None:
     bad = np.flatnonzero(~np.isfinite(encoded.vectors).all(axis=1))
     if len(bad):
-        row = rows[bad[:1]]
+        row, dtype = rows[bad[:1]], encoder.provenance.get("compute_dtype")
+        remedy = "Remove the text"
+        if dtype != "float32":
+            remedy = f"It computes in {dtype}, which overflows in some models: set compute_dtype float32"
         raise NonFiniteVectorError(
             f"the teacher returned NaN or infinity for {texts.place(row[0])} "
             f"({texts.texts(row)[0][:80]!r}) and {len(bad) - 1} more rows of its shard; earlier shards are "
-            "stored. Compute in float32, or remove the text"
+            f"stored. {remedy}"
         )
 
 
@@ -283,10 +289,11 @@ def _open_encoder(cache: Cache, given: GivenTeacher) -> LazyTeacher:
 
 def _encode_into(cache: Cache, store: ShardStore, texts: list[str], lazy: LazyTeacher) -> Vectors:
     """Encode and keep distinct texts, few of them until others fill a shard; return their vectors."""
+    refuse_changed_teacher(lazy, store, cache.corpora)
     waiting, encoder = cache.waiting(store.contract), lazy.encoder
     if len(texts) < SHARD_ROWS:
         encoded = encoder.encode(texts)
-        _refuse_non_finite(encoded, _TextList(texts), np.arange(len(texts)))
+        _refuse_non_finite(encoded, _TextList(texts), np.arange(len(texts)), encoder)
         vectors = store.as_stored(encoded.vectors)  # a value that does not fit the codec is refused at once
         register(cache, lazy)
         rows = VectorBatch(key_array(texts), *encoded, encoder.provenance)

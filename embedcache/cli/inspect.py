@@ -24,7 +24,7 @@ _LISTED = {
 @click.command("teachers")
 def teachers_command() -> None:
     """List the teachers that have a short name."""
-    from embedcache.teacher.resolve import ALIASES
+    from embedcache.teacher.aliases import ALIASES
 
     rows = []
     for name, alias in ALIASES.items():

@@ -10,7 +10,6 @@ from embedcache.cache import Cache, CachedTeacher
 from embedcache.cache_documents import note_compared
 from embedcache.doctor.findings import EXAMPLES, Finding
 from embedcache.errors import InputError
-from embedcache.keys import key_array
 from embedcache.live import ENOUGH, MESSAGES, Computing, compare_with_live, compute_dtypes
 from embedcache.progress import NO_PROGRESS, Progress
 
@@ -50,9 +49,8 @@ def check_deep(
         teacher.contract, spec=cache.model_source(teacher), name=teacher.name, shards=store.shards
     )
     progress.phase("encode", len(texts))
-    live = encoder.encode(texts).vectors
-    compute_dtype = str(encoder.provenance["compute_dtype"])
-    found = compare_with_live(store, store.locate(key_array(texts)), live, compute_dtype)
+    found = compare_with_live(store, texts, encoder)
+    compute_dtype = encoder.provenance["compute_dtype"]
     wrong = np.flatnonzero(found.wrong)
     stored_in = ", ".join(compute_dtypes(store.shards)) or "an unknown dtype"
     differ = np.count_nonzero(found.differs)

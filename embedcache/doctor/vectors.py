@@ -69,7 +69,7 @@ def judge_vectors(
 def _judge_lengths(store: ShardStore, lengths: NDArray[np.float64]) -> Finding:
     least, mean, most = float(lengths.min()), float(lengths.mean()), float(lengths.max())
     figure = f"{least:.5g} to {most:.5g}, mean {mean:.5g}"
-    if not store.contract.normalize:
+    if not store.contract.is_unit_length:
         return judge("outliers", most / mean, f"lengths {figure}")
     allowed = max(
         _CODEC_ROUNDING[shard.header.codec]

@@ -15,6 +15,7 @@ from embedcache.parallel.pool import PUSHED_SECONDS, WINDOW_SECONDS, WorkerPool
 from embedcache.parallel.process_engine import ProcessEngine
 from embedcache.parallel.ray_engine import RayEngine
 from embedcache.parallel.worker import WorkerSetup
+from embedcache.probes import Probes
 from embedcache.store import ShardStore
 from embedcache.teacher.lazy import LazyTeacher
 from embedcache.teacher.options import EncodeOptions, parse_devices
@@ -26,6 +27,7 @@ def open_pool(
     teacher: LazyTeacher,
     encode: EncodeOptions,
     store: ShardStore,
+    probes: Probes | None = None,
     remote: str | None = None,
 ) -> Iterator[WorkerPool]:
     """Yield the pool of a build with ``devices`` or ``engine``; its workers end with the block.
@@ -35,6 +37,7 @@ def open_pool(
         teacher: the teacher.
         encode: options of the build.
         store: the store of the teacher's vectors.
+        probes: stored rows that each worker encodes again before it stores any.
         remote: URL of the remote that workers push to where they do not see the cache.
 
     Raises:
@@ -57,6 +60,7 @@ def open_pool(
         contract=store.contract,
         codec=store.codec_name,
         codebook_in=_codebook_in(store),
+        probes=probes,
     )
     if encode.devices is not None:
         from embedcache.teacher.encode import available_cores

@@ -19,6 +19,7 @@ from embedcache.errors import ContractMismatchError, InputError
 from embedcache.keys import key_array
 from embedcache.missing import MissingRows
 from embedcache.parallel.window import Window
+from embedcache.probes import Probes
 from embedcache.store import ShardStore
 from embedcache.store.containers import ListedShards
 from embedcache.teacher.lazy import LazyTeacher
@@ -43,6 +44,7 @@ class WorkerSetup:
         marker: file in the folder, which shows a worker on another machine that it sees the folder; None
             where every worker does.
         remote: URL of the remote that a worker pushes to if it does not see the folder.
+        probes: stored rows that are encoded again before any are stored.
     """
 
     teacher: TeacherOptions | TextEncoder
@@ -54,13 +56,14 @@ class WorkerSetup:
     codebook_in: str | None = None
     marker: Path | None = None
     remote: str | None = None
+    probes: Probes | None = None
 
 
 class Worker:
     """Worker; it loads its teacher at once.
 
     Raises:
-        ContractMismatchError: if the teacher found here is not the build's.
+        ContractMismatchError: if the teacher found here is not the build's, or computes other vectors.
         TeacherError, InputError: if it cannot be loaded.
         InputError: if this machine does not see the cache, and no remote was given.
     """
@@ -76,6 +79,8 @@ class Worker:
                 "put the same model on every machine",
                 differences,
             )
+        if setup.probes is not None:
+            setup.probes.check(self._teacher.encoder)
         if self._sees:
             self._cache, self._store = Cache(setup.folder), _open_store(Cache(setup.folder), setup)
             return

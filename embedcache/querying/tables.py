@@ -32,6 +32,7 @@ _COLUMNS = {
     "teachers": "teacher VARCHAR, names VARCHAR[], contract VARCHAR, weights VARCHAR, tokenizer VARCHAR, "
     "architecture VARCHAR, pooling VARCHAR, modules VARCHAR, prompt VARCHAR, max_length BIGINT, "
     "normalize BOOLEAN, dimension BIGINT, output VARCHAR, truncate_dim BIGINT, quantization VARCHAR, "
+    "loading VARCHAR, code VARCHAR, "
     "vectors BIGINT, shards BIGINT, bytes BIGINT, codec VARCHAR, store VARCHAR, origin VARCHAR",
     "corpora": "corpus VARCHAR, rows BIGINT, parts BIGINT, digest VARCHAR, has_ids BOOLEAN, "
     "has_labels BOOLEAN, skipped VARCHAR",

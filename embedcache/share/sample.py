@@ -16,13 +16,13 @@ from embedcache.cache import Cache, CachedTeacher
 from embedcache.cache_documents import noted_model
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import ContractMismatchError, TeacherError
-from embedcache.keys import key_array
 from embedcache.live import MESSAGES, Computing, compare_with_live, sample_texts
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.store import Positions, ShardStore
 from embedcache.store.noise import compare_rows, noise_angle
+from embedcache.teacher.aliases import ALIASES
 from embedcache.teacher.lazy import refuse_other_teacher
-from embedcache.teacher.resolve import ALIASES, is_served
+from embedcache.teacher.resolve import is_served
 from embedcache.teacher.token_table import TokenTable
 
 if TYPE_CHECKING:
@@ -103,9 +103,7 @@ def compare(
             elif texts:
                 progress.phase("compare", len(texts))
                 refuse_other_teacher(encoder, came.contract)
-                vectors = encoder.encode(texts).vectors
-                dtype = str(encoder.provenance.get("compute_dtype"))
-                level = compare_with_live(came, came.locate(key_array(texts)), vectors, dtype).level
+                level = compare_with_live(came, texts, encoder).level
                 verdict, message = level, MESSAGES[level]
     except (TeacherError, ContractMismatchError) as error:
         message = str(error)
@@ -171,7 +169,9 @@ def local_encoder(
         spec = next((one for one in named if _is_downloaded(one)), None)
     if spec is None:
         raise TeacherError("the model is not on this machine")
-    return computing.encoder(teacher.contract, spec=spec, name=teacher.name, shards=came.shards)
+    return computing.encoder(
+        teacher.contract, spec=spec, name=teacher.name, shards=came.shards, keep_weights=True
+    )
 
 
 def _is_downloaded(spec: str) -> bool:

@@ -44,6 +44,7 @@ class Encoder(TextEncoder):
         threads: CPU threads for the forward pass; default: all cores.
         backend: ``torch``, ``openvino`` or ``auto``, see ``openvino_model.takes_openvino``; quantized
             teachers always run in OpenVINO.
+        copy: leave the teacher's model as it is. False converts it, which needs memory for its weights once.
 
     Raises:
         InputError: if an argument is out of range, or the device cannot compute in the dtype.
@@ -59,6 +60,7 @@ class Encoder(TextEncoder):
         batch_tokens: int | None = None,
         threads: int | None = None,
         backend: str = TORCH,
+        copy: bool = True,
     ) -> None:
         for name, value in (("batch_tokens", batch_tokens), ("threads", threads)):
             if value is not None and value < 1:
@@ -75,16 +77,20 @@ class Encoder(TextEncoder):
         # On a GPU a second stream launches work while the first waits for its result.
         self.streams = self.threads if self.device.type == "cpu" else 2
         self.counts = EncodeCounts()
-        self.tokenizer = fast_tokenizer(model, contract.max_length, contract.prompt)
+        self._copy = copy
+        self._call = {} if teacher.task is None else {"task": teacher.task}
+        # A model may have fewer positions than its own length, which the contract names.
+        max_length = min(contract.max_length, model.max_seq_length or contract.max_length)
+        self.tokenizer = fast_tokenizer(model, max_length, contract.prompt, teacher.task)
         # Pooling may leave the prompt out.
-        prompted = model.preprocess(["x"], prompt=contract.prompt) if contract.prompt else {}
+        prompted = model.preprocess(["x"], prompt=contract.prompt, **self._call) if contract.prompt else {}
         self._prompt_length = {key: value for key, value in prompted.items() if key == "prompt_length"}
         self._model: Any = self._convert(backend) or self._prepare()
         place = OPENVINO if isinstance(self._model, OpenVinoModel) else self.device.type
         self.batch_tokens = batch_tokens or DEFAULT_BATCH_TOKENS.get(place, 16384)
 
     def _prepare(self, *, faster: bool = True) -> SentenceTransformer:
-        model = prepare(self.teacher.model, self.dtype, faster=faster)
+        model = prepare(self.teacher.model, self.dtype, faster=faster, copy=self._copy)
         # A classifier takes unscaled vectors.
         if self.teacher.head is not None and type(model[-1]).__name__ == "Normalize":
             del model[-1]
@@ -94,7 +100,13 @@ class Encoder(TextEncoder):
         """Return the model for OpenVINO; None where torch runs it."""
         if not takes_openvino(backend, self.teacher.model, self.dtype):
             return None
+        if self._call and backend == "auto":
+            return None
         try:
+            if self._call:
+                raise TeacherError(
+                    f"{self.teacher.name} is called with a task, which backend openvino has not"
+                )
             if self.tokenizer is None:
                 raise TeacherError(f"{self.teacher.name} has no fast tokenizer, which backend openvino needs")
             tokenized = self.tokenizer(PROBES)
@@ -158,7 +170,9 @@ class Encoder(TextEncoder):
                 f"the corpus holds pairs of texts, and {self.teacher.name} (its first module is a {kind}) "
                 "has no form for pairs: take a BERT-like transformer, or a corpus of single texts"
             )
-        features: dict[str, Any] = self._model.preprocess(inputs, prompt=self.teacher.contract.prompt or None)
+        features: dict[str, Any] = self._model.preprocess(
+            inputs, prompt=self.teacher.contract.prompt or None, **self._call
+        )
         return features
 
     def _forward_into(
@@ -199,7 +213,7 @@ class Encoder(TextEncoder):
                 value = (value.pin_memory() if is_cuda else value).to(self.device, non_blocking=is_cuda)
             moved[name] = value
         with torch.inference_mode():
-            vectors = self._model(moved)["sentence_embedding"]
+            vectors = self._model(moved, **self._call)["sentence_embedding"]
             if self.teacher.head is None:
                 vectors = vectors[:, : self.teacher.contract.truncate_dim]
             found = to_host(vectors.float())

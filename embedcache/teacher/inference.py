@@ -10,8 +10,8 @@ On GPUs in half precision attention skips the padding where flash-attn is instal
 
 from __future__ import annotations
 
-import copy
 import platform
+from copy import deepcopy
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -67,22 +67,24 @@ def has_fast_bfloat16() -> bool:
     return seconds(torch.bfloat16) < seconds(torch.float32)
 
 
-def prepare(model: SentenceTransformer, dtype: torch.dtype, *, faster: bool = True) -> SentenceTransformer:
-    """Copy a model for inference in ``dtype`` on its device.
+def prepare(
+    model: SentenceTransformer, dtype: torch.dtype, *, faster: bool = True, copy: bool = True
+) -> SentenceTransformer:
+    """Make a model ready for inference in ``dtype`` on its device.
 
     Args:
-        model: the model; it is left unchanged.
+        model: the model.
         dtype: dtype of the forward pass.
         faster: with faster layers where there are any.
+        copy: leave ``model`` unchanged. False converts it in place, which needs memory for its weights once.
     """
-    copied = copy.deepcopy(model).to(dtype)
-    copied.eval()
+    ready = (deepcopy(model) if copy else model).to(dtype).eval()
     if faster and can_pack(torch.device(model.device), dtype):
-        _pack_linears(copied)
-        use_short_attention(copied)
+        _pack_linears(ready)
+        use_short_attention(ready)
     elif faster:
-        use_flash_attention(copied, dtype)
-    return copied
+        use_flash_attention(ready, dtype)
+    return ready
 
 
 class PackedLinear(nn.Module):

@@ -21,13 +21,16 @@ from embedcache.errors import ContractMismatchError, CorruptCacheError, InputErr
 from embedcache.fsio import canonical_json, file_state, read_sealed_json, write_sealed_json
 from embedcache.lazy import load
 from embedcache.teacher.classifier import logits_name
-from embedcache.teacher.load import Teacher, load_teacher, logits_teacher
+from embedcache.teacher.load import Teacher, load_teacher, logits_teacher, resolve_device
 from embedcache.teacher.options import LOGITS, EncodeOptions, TeacherOptions, check_output
-from embedcache.teacher.resolve import ModelSource, is_local, resolve
+from embedcache.teacher.resolve import ModelSource, is_local, is_served, resolve
 from embedcache.teacher.served import ServedEncoder, ServedTeacher, refuse_local_settings
 
 if TYPE_CHECKING:
+    import torch
+
     from embedcache.teacher.text_encoder import TextEncoder
+    from embedcache.teacher.token_table import TokenTable
 
 _LIBRARIES = ("sentence-transformers", "transformers")
 
@@ -42,6 +45,7 @@ class LazyTeacher:
 
     Attributes:
         source: source of the model.
+        is_checked: True once stored rows were encoded again, see ``embedcache.probes``.
 
     Raises:
         TeacherError: if there is no such teacher.
@@ -57,10 +61,11 @@ class LazyTeacher:
         self._given = TeacherOptions(teacher) if isinstance(teacher, (str, Path)) else teacher
         check_output(encode.output)
         self._encode, self._derived = encode, derived
-        self._note = ""
+        self._note, self.is_checked = "", False
+        self._table: TokenTable | None = None
         if isinstance(self._given, TeacherOptions):
-            source = resolve(self._given.spec)
-            self.source = replace(source, name=self._given.name or source.name)
+            source = resolve(self._given.spec, code=self._given.trust_remote_code)
+            self.source = replace(source, name=self._given.name_for(source.name))
             # Whether a server still runs the same model is asked each time.
             if source.server is None:
                 self._note = f"contracts/{_digest(self._given, encode.output, source)}.json"
@@ -83,11 +88,21 @@ class LazyTeacher:
             TeacherError, InputError: if it cannot be loaded or computed as asked.
         """
         teacher, encode = self._given, self._encode
-        if isinstance(teacher, TeacherOptions):
-            teacher = load_teacher(**asdict(teacher), device=encode.device)
+        if is_own := isinstance(teacher, TeacherOptions):
+            teacher = load_teacher(teacher, device=encode.device, dtype=_dtype_of(teacher, encode))
         if not isinstance(teacher, Teacher):
             return teacher
-        return encoder_of(logits_teacher(teacher) if encode.output == LOGITS else teacher, encode)
+        if encode.token_embeddings:
+            from embedcache.teacher.token_table import token_table_of
+
+            # The encoder may convert the model.
+            self._table = token_table_of(teacher)
+        teacher = logits_teacher(teacher) if encode.output == LOGITS else teacher
+        return encoder_of(teacher, encode, copy=not is_own)
+
+    def token_table(self) -> TokenTable | None:
+        """Return the token embeddings of a teacher with ``token_embeddings``; it is loaded."""
+        return self._table if self.encoder else None
 
     def vectors(self, texts: Sequence[str]) -> Vectors:
         """Encode texts; float32 of shape (n, d), in order. The teacher is loaded."""
@@ -138,8 +153,25 @@ class LazyTeacher:
                 write_sealed_json(derived / self._note, self.contract.to_json())
 
 
-def encoder_of(teacher: Teacher, encode: EncodeOptions) -> TextEncoder:
+def _dtype_of(teacher: TeacherOptions, encode: EncodeOptions) -> torch.dtype | None:
+    """Return the dtype that a teacher will compute in; None if a server computes."""
+    if is_served(teacher.spec):
+        return None
+    from embedcache.teacher.inference import resolve_compute_dtype
+
+    is_openvino = teacher.quantize is not None or encode.backend == "openvino"
+    name = "float32" if is_openvino and encode.compute_dtype == "auto" else encode.compute_dtype
+    is_on_cpu = teacher.quantize is not None and encode.device == "auto"
+    return resolve_compute_dtype(name, resolve_device("cpu" if is_on_cpu else encode.device))
+
+
+def encoder_of(teacher: Teacher, encode: EncodeOptions, *, copy: bool = True) -> TextEncoder:
     """Return an encoder of a loaded teacher, served or run here.
+
+    Args:
+        teacher: the teacher.
+        encode: how it computes.
+        copy: leave its model as it is, see ``Encoder``.
 
     Raises:
         InputError: if the teacher cannot be computed as asked.
@@ -154,6 +186,7 @@ def encoder_of(teacher: Teacher, encode: EncodeOptions) -> TextEncoder:
         batch_tokens=encode.batch_tokens,
         threads=encode.threads,
         backend=encode.backend,
+        copy=copy,
     )
 
 
@@ -169,12 +202,15 @@ def refuse_other_teacher(encoder: TextEncoder, contract: Contract) -> None:
 
 def _digest(teacher: TeacherOptions, output: str, source: ModelSource) -> str:
     """Digest everything that the contract depends on."""
-    files = sorted(path for path in source.folder.rglob("*") if path.is_file())
+    folders = [source.folder, *([source.base] if source.base else []), *source.code.values()]
     depends_on = {
         "options": {**asdict(teacher), "spec": str(teacher.spec)},
         "output": output,
-        "folder": str(source.folder.resolve()),
-        "files": {path.relative_to(source.folder).as_posix(): file_state(path) for path in files},
+        "folders": [
+            (str(folder.resolve()), {path.relative_to(folder).as_posix(): file_state(path) for path in files})
+            for folder in folders
+            for files in [sorted(path for path in folder.rglob("*") if path.is_file())]
+        ],
         "versions": [load("embedcache:__version__"), *(version(name) for name in _LIBRARIES)],
     }
     return hashlib.sha256(canonical_json(depends_on)).hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +11,10 @@ from typing import TYPE_CHECKING, Any
 from embedcache.contract import Contract, describe_differences
 from embedcache.errors import ContractMismatchError, PoolingNeededError, TeacherError
 from embedcache.teacher.classifier import ClassifierHead, logits_contract, logits_name
-from embedcache.teacher.model_folder import (
-    architecture_digest,
-    tokenizer_digest,
-    transformer_folder,
-    weights_digest,
-)
+from embedcache.teacher.loading import describe_loading, parse_arguments, read_json, replayed
+from embedcache.teacher.model_folder import ADAPTER, ModelFolder, find_routes
 from embedcache.teacher.modules import (
+    is_normalized,
     load_model,
     modules_after_pooling,
     pooling_of,
@@ -24,11 +22,13 @@ from embedcache.teacher.modules import (
 )
 from embedcache.teacher.modules import quiet_transformers as quiet_transformers
 from embedcache.teacher.options import LOGITS, PROJECTION, QUANTIZATIONS, TeacherOptions
+from embedcache.teacher.own_code import code_digest, mapped_code, module_code
 from embedcache.teacher.resolve import ModelSource, is_served, resolve
 from embedcache.teacher.served import load_served, refuse_local_settings
 from embedcache.teacher.teacher import Teacher as Teacher
 
 if TYPE_CHECKING:
+    import torch
     from sentence_transformers import SentenceTransformer
 
 # Words of --pooling, and of the contract. SimCSE calls the raw [CLS] state "cls before pooler"; "cls" in its
@@ -46,93 +46,170 @@ _UNLIMITED = 1_000_000
 
 
 def load_teacher(
-    spec: str | Path,
+    teacher: str | Path | TeacherOptions,
     *,
-    pooling: str | None = None,
-    prompt: str | None = None,
-    max_length: int | None = None,
-    truncate_dim: int | None = None,
-    normalize: bool | None = None,
-    quantize: str | None = None,
-    name: str | None = None,
     device: str = "auto",
-    trust_remote_code: bool = False,
+    dtype: torch.dtype | None = None,
+    **settings: Any,
 ) -> Teacher:
     """Load a teacher and derive its contract.
 
+    >>> load_teacher("minilm-l6", max_length=128).contract.dimension  # doctest: +SKIP
+    384
+
     Args:
-        spec: alias, hub id with optional ``@revision``, local folder (of sentence-transformers or of plain
-            transformers), or ``openai:MODEL[@URL]``.
-        pooling: one of ``POOLINGS``; required for a plain transformers folder, an override for any other.
-        prompt: text put before every sentence; default: the alias's or the model's own default prompt.
-        max_length: truncate texts to this many tokens; default: the model's own.
-        truncate_dim: leading dimensions that are kept; default: the model's own.
-        normalize: scale vectors to length one; default: as the model does.
-        quantize: ``int8``, or None for the model as it is.
-        name: name in a cache; default: the alias, the folder's name or the hub id's last part.
+        teacher: alias, hub id with optional ``@revision``, local folder (of sentence-transformers or of plain
+            transformers), or ``openai:MODEL[@URL]``; or options with one of these.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps`` ...
-        trust_remote_code: run code that comes with the model.
+        dtype: dtype of the weights in memory; default: as the files have them.
+        settings: fields of ``TeacherOptions`` to set, such as ``pooling="mean"``.
 
     Raises:
         TeacherError: if the teacher is unknown or damaged, or cannot give the vectors asked for.
         InputError: if a served teacher is given settings that its server does not take.
+        MissingExtraError: if the teacher is an adapter, and peft is not installed.
     """
-    if is_served(spec):
-        refuse_local_settings(
-            TeacherOptions(
-                spec,
-                pooling=pooling,
-                max_length=max_length,
-                normalize=normalize,
-                quantize=quantize,
-                trust_remote_code=trust_remote_code,
-            )
+    given = teacher if isinstance(teacher, TeacherOptions) else TeacherOptions(teacher)
+    loaded = _load(options := replace(given, **settings), device, dtype)
+    if not is_served(options.spec):
+        _warn_of_last_word(loaded)
+    return loaded
+
+
+def _load(options: TeacherOptions, device: str, dtype: torch.dtype | None = None) -> Teacher:
+    if is_served(options.spec):
+        refuse_local_settings(options)
+        return load_served(
+            options.spec, prompt=options.prompt, truncate_dim=options.truncate_dim, name=options.name
         )
-        return load_served(spec, prompt=prompt, truncate_dim=truncate_dim, name=name)
-    if quantize is not None and quantize not in QUANTIZATIONS:
-        raise TeacherError(f"unknown quantization {quantize!r}: use {', '.join(QUANTIZATIONS)}")
-    source = resolve(spec)
-    source = replace(source, name=source.name if name is None else name)
+    if options.quantize is not None and options.quantize not in QUANTIZATIONS:
+        raise TeacherError(f"unknown quantization {options.quantize!r}: use {', '.join(QUANTIZATIONS)}")
+    added = parse_arguments(options.arguments)
+    source = resolve(options.spec, code=options.trust_remote_code)
+    source = replace(source, name=options.name_for(source.name))
     if not re.fullmatch(r"\w[\w.-]*", source.name):
         raise TeacherError(
             f"{source.name!r} cannot name a teacher in a cache: use letters, digits, '.', '_' and '-'; "
             "give another name (--teacher-name)"
         )
-    folder, alias = source.folder, source.alias
-    if not (folder / "config.json").exists() and not (folder / "modules.json").exists():
-        raise TeacherError(f"{folder} is not a model folder: no config.json or modules.json")
-    pooling = pooling or (alias.pooling if alias else None)
-    _check_pooling(folder, pooling)
-    transformer = transformer_folder(folder)
-    weights, tensor_names = weights_digest(folder)
-    model = load_model(folder, transformer, POOLINGS[pooling] if pooling else None, trust_remote_code)
+    if (alias := source.alias) is not None:
+        if alias.needs_code and not options.trust_remote_code:
+            raise TeacherError(
+                f"{alias.model_id} runs only with its own code; none of it was run. If you trust its "
+                "authors, add trust_remote_code"
+            )
+        own = parse_arguments(alias.arguments)
+        added = {kind: own.get(kind, {}) | added.get(kind, {}) for kind in own.keys() | added.keys()}
+    path = source.folder
+    if not any((path / name).exists() for name in ("config.json", "modules.json", ADAPTER)):
+        raise TeacherError(f"{path} is not a model folder: no config.json or modules.json")
+    pooling = options.pooling or (alias.pooling if alias else None)
+    _check_pooling(path, pooling)
+    folder = ModelFolder(path, _route(path, options.task), source.base)
+    task = None if folder.route else options.task
+    weights, tensor_names = folder.weights_digest()
+    model = load_model(
+        folder,
+        POOLINGS[pooling] if pooling else None,
+        trust_remote_code=options.trust_remote_code,
+        arguments=added,
+        dtype=dtype,
+    )
     if pooling_of(model) == "pooler" and not any("pooler.dense.weight" in tensor for tensor in tensor_names):
-        raise TeacherError(f"{folder} has no pooler weights: choose another pooling (mean, cls, last)")
-    if normalize is not None:
-        set_normalize(model, normalize)
+        raise TeacherError(f"{path} has no pooler weights: choose another pooling (mean, cls, last)")
+    if task is not None and not _takes_task(model):
+        raise TeacherError(f"task {task!r}: {source.name} takes no task; leave it out")
+    if options.normalize is not None:
+        set_normalize(model, options.normalize)
     model.requires_grad_(False).eval()
-    _move_to(model, "cpu" if quantize and device == "auto" else device)  # OpenVINO's
-    if max_length is not None:
-        _set_max_length(model, max_length, source.name)
-    width = _set_truncation(model, truncate_dim, source)
-    if prompt is None:
-        own = str(model.prompts[model.default_prompt_name]) if model.default_prompt_name else ""
-        prompt = (alias.prompt if alias else "") or own
-    length = model.max_seq_length
+    # OpenVINO computes on the CPU.
+    _move_to(model, "cpu" if options.quantize and device == "auto" else device)
+    if options.max_length is not None:
+        _set_max_length(model, options.max_length, source.name)
+    width = _set_truncation(model, options.truncate_dim, source)
+    runs_code = options.trust_remote_code and (module_code(folder) or mapped_code(folder))
     contract = Contract(
         weights=weights,
-        tokenizer=tokenizer_digest(transformer),
-        architecture=architecture_digest(transformer),
+        tokenizer=folder.tokenizer_digest(),
+        architecture=folder.architecture_digest(),
         pooling=pooling_of(model),
         modules=modules_after_pooling(model),
-        prompt=prompt,
-        max_length=int(length) if length is not None and length < _UNLIMITED else 0,
-        normalize=any(type(module).__name__ == "Normalize" for module in model),
+        prompt=_prompt(model, options, source),
+        max_length=_max_length(model),
+        normalize=is_normalized(model),
         truncate_dim=model.truncate_dim,
         dimension=width,
-        quantization=QUANTIZATIONS[quantize] if quantize else None,
+        quantization=QUANTIZATIONS[options.quantize] if options.quantize else None,
+        loading=describe_loading(folder.settings, added, task),
+        code=code_digest(folder, source.code) if runs_code else None,
     )
-    return Teacher(source, model, contract)
+    _cut_to_positions(model)
+    return Teacher(source, model, contract, task=task)
+
+
+def read_prompts(folder: Path) -> dict[str, str]:
+    """Read the prompts that a model comes with, by name; empty if it has none, or empty ones alone.
+
+    Raises:
+        TeacherError: if its file is not a JSON object.
+    """
+    found = read_json(folder / "config_sentence_transformers.json").get("prompts") or {}
+    return {str(name): str(prompt or "") for name, prompt in found.items()} if any(found.values()) else {}
+
+
+def _prompt(model: SentenceTransformer, options: TeacherOptions, source: ModelSource) -> str:
+    """Return the prompt asked for, else that of the alias, else the model's default."""
+    if options.prompt_name is not None:
+        prompts = read_prompts(source.folder)
+        if options.prompt_name not in prompts:
+            known = f"it has {', '.join(sorted(prompts))}" if prompts else "it has no prompts"
+            raise TeacherError(
+                f"prompt_name {options.prompt_name!r}: {source.name} has no such prompt; {known}. Use one of "
+                "its names, or give the text with prompt"
+            )
+        return prompts[options.prompt_name]
+    if options.prompt is not None:
+        return options.prompt
+    own = str(model.prompts[model.default_prompt_name]) if model.default_prompt_name else ""
+    return (source.alias.prompt if source.alias else "") or own
+
+
+def _route(folder: Path, task: str | None) -> str | None:
+    """Return the route of a Router model; None for any other model."""
+    routes, default = find_routes(folder)
+    if not routes:
+        return None
+    route = task or default
+    if route not in routes:
+        found = f"no route {task!r}" if task else "several routes, and none by default"
+        raise TeacherError(f"{folder} has {found}: expected task {' or '.join(routes)}")
+    return route
+
+
+def _takes_task(model: SentenceTransformer) -> bool:
+    first: Any = model[0]
+    declares = getattr(first, "_chat_template_declares_task", bool)
+    own = ("query_length", "document_length", "query_expansion")
+    return (
+        "task" in model.get_model_kwargs()
+        or declares()
+        or any(getattr(first, name, None) is not None for name in own)
+    )
+
+
+def _warn_of_last_word(teacher: Teacher) -> None:
+    """Warn if the last token, which is pooled, is one of the text's."""
+    model: Any = teacher.model
+    tokenizer = getattr(model[0], "tokenizer", None)
+    if teacher.contract.pooling != "lasttoken" or tokenizer is None:
+        return
+    ids = model.preprocess(["A text"], prompt=teacher.contract.prompt or None).get("input_ids")
+    if ids is not None and int(ids[0][-1]) not in tokenizer.all_special_ids:
+        logging.getLogger(__name__).warning(
+            "%s pools the last token, and its tokenizer ends texts with a word, not with a special token. If "
+            "the model was trained with one at the end, add --teacher-arg tokenizer.add_eos_token=true",
+            teacher.name,
+        )
 
 
 def logits_teacher(teacher: Teacher) -> Teacher:
@@ -172,6 +249,7 @@ def load_by_contract(
     name: str,
     remedy: str,
     device: str = "cpu",
+    dtype: torch.dtype | None = None,
     trust_remote_code: bool = False,
 ) -> Teacher:
     """Load the teacher of a contract, with the settings in it.
@@ -182,6 +260,7 @@ def load_by_contract(
         name: the teacher's name.
         remedy: remedy in the message about another model.
         device: ``auto``, ``cpu``, ``cuda`` ...
+        dtype: dtype of the weights in memory; default: as the files have them.
         trust_remote_code: run code that comes with the model.
 
     Raises:
@@ -199,7 +278,8 @@ def load_by_contract(
             f"teacher {name!r} is served, and this machine has not built with it: give its server, "
             f"{contract.weights!r}, with teacher_model if you trust it with your texts"
         )
-    teacher = load_teacher(
+    arguments, task = replayed(contract.loading)
+    options = TeacherOptions(
         spec,
         pooling=_WORD_OF.get(contract.pooling),
         prompt=contract.prompt,
@@ -208,9 +288,11 @@ def load_by_contract(
         normalize=None if contract.is_served else contract.normalize,
         quantize={value: word for word, value in QUANTIZATIONS.items()}.get(contract.quantization or ""),
         name=name,
-        device=device,
         trust_remote_code=trust_remote_code,
+        arguments=arguments,
+        task=task or _route_of(spec, contract),
     )
+    teacher = _load(options, device, dtype)
     if contract.output == LOGITS:
         # The given name is that of the logits already.
         teacher = replace(logits_teacher(teacher), source=teacher.source)
@@ -223,6 +305,19 @@ def load_by_contract(
     return teacher
 
 
+def _route_of(spec: str | Path, contract: Contract) -> str | None:
+    """Return the route of a Router model that has the weights and the tokenizer of a contract."""
+    if is_served(spec):
+        return None
+    source = resolve(spec)
+    for route in find_routes(source.folder)[0]:
+        folder = ModelFolder(source.folder, route, source.base)
+        found = (folder.tokenizer_digest(), folder.weights_digest()[0])
+        if found == (contract.tokenizer, contract.weights):
+            return route
+    return None
+
+
 def _check_pooling(folder: Path, pooling: str | None) -> None:
     if pooling is not None and pooling not in POOLINGS:
         raise TeacherError(f"unknown pooling {pooling!r}: use one of {', '.join(POOLINGS)}")
@@ -233,26 +328,59 @@ def _check_pooling(folder: Path, pooling: str | None) -> None:
         )
 
 
-def _move_to(model: SentenceTransformer, device: str) -> None:
+def resolve_device(name: str) -> torch.device:
+    """Return the device of a name; ``auto`` is a GPU if there is one.
+
+    Raises:
+        TeacherError: if there is no such device.
+    """
+    import torch
     from sentence_transformers.util import get_device_name
 
     try:
-        model.to(get_device_name() if device == "auto" else device)
+        return torch.device(get_device_name() if name == "auto" else name)
+    except RuntimeError as error:
+        raise TeacherError(f"cannot use device {name!r}: {str(error).splitlines()[0]}") from error
+
+
+def _move_to(model: SentenceTransformer, device: str) -> None:
+    try:
+        model.to(resolve_device(device))
     except (RuntimeError, AssertionError) as error:
         raise TeacherError(f"cannot use device {device!r}: {str(error).splitlines()[0]}") from error
 
 
-def _set_max_length(model: SentenceTransformer, max_length: int, name: str) -> None:
+def _positions(model: SentenceTransformer) -> int | None:
+    """Return the number of tokens that a model has positions for; None if there is no limit."""
     config: Any = getattr(model[0], "config", None)
     limit = getattr(config, "max_position_embeddings", None)
     if not isinstance(limit, int) or limit <= 0:
-        limit = max_length
-    elif config.model_type in _SHIFTED_POSITIONS:
+        return None
+    if config.model_type in _SHIFTED_POSITIONS:
         # The position tables of these architectures start after the padding index.
         limit -= (config.pad_token_id or 0) + 1
-    if not 0 < max_length <= limit:
-        raise TeacherError(f"max_length {max_length}: expected 1 to {max(1, limit)} tokens for {name}")
+    return max(1, limit)
+
+
+def _set_max_length(model: SentenceTransformer, max_length: int, name: str) -> None:
+    limit = _positions(model) or max_length
+    # A model may promise a little more itself, and such contracts exist.
+    if not 0 < max_length <= max(limit, _max_length(model)):
+        raise TeacherError(f"max_length {max_length}: expected 1 to {limit} tokens for {name}")
     model.max_seq_length = max_length
+
+
+def _max_length(model: SentenceTransformer) -> int:
+    """Return the number of tokens that a model cuts a text to, in a contract's words: 0 for no limit."""
+    length = model.max_seq_length
+    return int(length) if length is not None and length < _UNLIMITED else 0
+
+
+def _cut_to_positions(model: SentenceTransformer) -> None:
+    """Cut texts to the positions that a model has, even if it promises more."""
+    limit, length = _positions(model), model.max_seq_length
+    if limit is not None and length is not None and length > limit:
+        model.max_seq_length = limit
 
 
 def _set_truncation(model: SentenceTransformer, truncate_dim: int | None, source: ModelSource) -> int:

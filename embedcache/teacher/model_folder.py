@@ -1,4 +1,4 @@
-"""Files of a model folder: places of its transformer and weights, and digests of their contents.
+"""Files of a model folder: its modules, the weights that are loaded, and digests of what the libraries read.
 
 Digests are taken from files, not from loaded objects, so a library version does not rename a teacher. They
 are taken from contents, not from bytes, so the same tensors in one file, in several, or in another container
@@ -7,10 +7,14 @@ are the same weights.
 
 from __future__ import annotations
 
+import ast
 import hashlib
-import json
 import pickle
 import zipfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +22,7 @@ from pydantic import AfterValidator, BaseModel, TypeAdapter
 
 from embedcache.errors import TeacherError
 from embedcache.fsio import canonical_json, sha256_file
+from embedcache.teacher.loading import own_arguments, read_json, read_settings
 
 if TYPE_CHECKING:
     import torch
@@ -34,6 +39,10 @@ _VOLATILE_CONFIG = {
     "torch_dtype",
     "transformers_version",
     "use_cache",
+}
+_VOLATILE_ADAPTER = {
+    *("auto_mapping", "base_model_name_or_path", "inference_mode", "parent_library", "peft_version"),
+    *("revision", "task_type"),
 }
 _VOLATILE_TOKENIZER_CONFIG = {
     "added_tokens_decoder",
@@ -54,6 +63,9 @@ _VOLATILE_TOKENIZER_CONFIG = {
     "truncation_strategy",
 }
 _SLOW_TOKENIZER_FILES = ("vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", "spiece.model")
+_CLASSIFIER_WEIGHTS = "classifier.safetensors"
+ADAPTER = "adapter_config.json"
+"""File of a PEFT adapter, which names its base model."""
 
 
 def _inside(path: str) -> str:
@@ -73,7 +85,19 @@ class ModuleEntry(BaseModel):
     type: str
     path: Annotated[str, AfterValidator(_inside)] = ""
 
+    @property
+    def is_router(self) -> bool:
+        """True for a module that holds a chain of modules for each kind of input."""
+        return self.type.rpartition(".")[2] in ("Router", "Asym") and self.type.startswith(LIBRARY)
 
+
+class _RouterFile(BaseModel):
+    types: dict[Annotated[str, AfterValidator(_inside)], str]
+    structure: dict[str, list[str]]
+    parameters: dict[str, Any] = {}
+
+
+LIBRARY = "sentence_transformers."
 _MODULES = TypeAdapter(list[ModuleEntry])
 
 
@@ -90,124 +114,222 @@ def read_modules(folder: Path) -> list[ModuleEntry]:
         raise TeacherError(f"{path} is not a list of modules of the model; copy the model again") from error
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read the JSON object in a file; an empty one if there is no file.
-
-    Raises:
-        TeacherError: if the file is not a JSON object.
-    """
+def _read_router(folder: Path) -> _RouterFile:
+    path = folder / "router_config.json"
+    path = path if path.exists() else folder / "config.json"
     try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        if not isinstance(value, dict):
-            raise ValueError(f"it is a {type(value).__name__}")
-    except ValueError as error:
-        raise TeacherError(f"{path} is not a JSON object ({error}); copy the model again") from error
-    return value
+        return _RouterFile.model_validate_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise TeacherError(f"{path} does not describe a router; copy the model again") from error
 
 
-def transformer_folder(folder: Path) -> Path:
-    """Find the transformer: as a rule the folder itself, ``0_Transformer`` below it in the older layout."""
-    modules = read_modules(folder)
-    return folder / modules[0].path if modules else folder
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """List the weight files of each module: safetensors, and pickled ones without ``model*.safetensors``.
-
-    Raises:
-        TeacherError: if there are no weights.
-    """
-    first = transformer_folder(folder)
-    # Exports lie in folders without a number that no module names.
-    numbered = {place for place in folder.iterdir() if place.is_dir() and place.name[:1].isdigit()}
-    others = numbered | {folder / module.path for module in read_modules(folder)[1:] if module.path}
-    found: list[Path] = []
-    for place in [first, *sorted(others - {first})]:
-        found += sorted(place.glob("*.safetensors"))
-        if not list(place.glob("model*.safetensors")):
-            found += sorted(place.glob("pytorch_model*.bin"))
-    if not found:
-        raise TeacherError(f"no weights in {folder}: expected model.safetensors or pytorch_model.bin")
-    return found
-
-
-def weights_digest(folder: Path) -> tuple[str, list[str]]:
-    """Digest all weight tensors of a model.
-
-    The transformer's tensors have the same names in every layout, so its place does not rename a teacher.
+def find_routes(folder: Path) -> tuple[list[str], str | None]:
+    """Return the routes of a Router model, and the route that a text takes by default.
 
     Returns:
-        The digest, and the tensors' names.
-
-    Raises:
-        TeacherError: if there are no weights, or a file is damaged or holds more than tensors.
+        Names, empty for any other model; the default, None if the model has none.
     """
+    for entry in read_modules(folder):
+        if entry.is_router:
+            router = _read_router(folder / entry.path)
+            routes = list(router.structure)
+            given = router.parameters
+            mapped = {}
+            with suppress(ValueError, SyntaxError, AttributeError):
+                mapped = {ast.literal_eval(k): v for k, v in (given.get("route_mappings") or {}).items()}
+            first = routes[0] if routes and given.get("allow_empty_key", True) else None
+            default = given.get("default_route") or first
+            return routes, mapped.get((None, "text")) or mapped.get((None, None)) or default
+    return [], None
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """Model folder as the libraries read it.
+
+    Attributes:
+        path: the folder.
+        route: route of a Router model, whose modules alone count.
+        base: folder of the base model of an adapter.
+    """
+
+    path: Path
+    route: str | None = None
+    base: Path | None = None
+
+    @cached_property
+    def modules(self) -> list[tuple[str, ModuleEntry]]:
+        """Modules in the order they run, each under its name in the digest of the weights.
+
+        A route's modules are named as those of a plain model, so it has the same contract.
+        """
+        found: list[tuple[str, ModuleEntry]] = []
+        is_routed = False
+        for entry in read_modules(self.path):
+            inner = [entry]
+            if entry.is_router:
+                is_routed, router = True, _read_router(self.path / entry.path)
+                chain = router.structure.get(self.route or "", [])
+                inner = [
+                    ModuleEntry(type=router.types[one], path=str(PurePosixPath(entry.path) / one))
+                    for one in chain
+                    if one in router.types
+                ]
+            for one in inner:
+                name = f"{len(found)}_{one.type.rpartition('.')[2]}" if is_routed else one.path
+                found.append((name, one))
+        return found
+
+    @property
+    def transformer(self) -> Path:
+        """Folder of the transformer: as a rule the model's own, ``0_Transformer`` in the older layout."""
+        return self.path / self.modules[0][1].path if self.modules else self.path
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """Settings that sentence-transformers keeps beside the transformer."""
+        return read_settings(self.transformer)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """``config.json`` of the transformer, of an adapter that of its base."""
+        return read_json((self.base or self.transformer) / "config.json")
+
+    def weight_files(self) -> list[tuple[str, Path]]:
+        """List the weight files that are loaded, each under the name of its module; "." is the transformer.
+
+        Raises:
+            TeacherError: if there are no weights.
+        """
+        first = self.transformer
+        found = [(".", path) for path in self._transformer_weights(first)]
+        if (first / ADAPTER).exists():
+            found += [
+                (".", path) for path in _first_of(first, "adapter_model.safetensors", "adapter_model.bin")
+            ]
+            if self.base is not None and not (first / "config.json").exists():
+                found += [("base", path) for path in self._transformer_weights(self.base)]
+        # A folder without modules.json may still be one of this package, with its classifier.
+        found += [(".", path) for path in _first_of(first, _CLASSIFIER_WEIGHTS)]
+        for name, entry in self.modules[1:]:
+            if (place := self.path / entry.path) != first:
+                found += [(name, one) for one in _first_of(place, "model.safetensors", "pytorch_model.bin")]
+        if not any(path.name != _CLASSIFIER_WEIGHTS for _, path in found):
+            raise TeacherError(f"no weights in {self.path}: expected model.safetensors or pytorch_model.bin")
+        return found
+
+    def _transformer_weights(self, folder: Path) -> list[Path]:
+        """Return the files that transformers chooses, in its own order of preference."""
+        own = own_arguments(self.settings).get("model", {})
+        if explicit := read_json(folder / "config.json").get("transformers_weights"):
+            return _with_parts(folder / _inside(str(explicit)))
+        variant = f".{own['variant']}" if own.get("variant") else ""
+        names = []
+        if own.get("use_safetensors") is not False:
+            names += [f"model{variant}.safetensors", f"model.safetensors.index{variant}.json"]
+        if not own.get("use_safetensors"):
+            names += [f"pytorch_model{variant}.bin", f"pytorch_model.bin.index{variant}.json"]
+        chosen = _first_of(folder, *names)
+        return _with_parts(chosen[0]) if chosen else []
+
+    def weights_digest(self) -> tuple[str, list[str]]:
+        """Digest all weight tensors.
+
+        The transformer's tensors have the same names in every layout, so its place does not rename a teacher.
+
+        Returns:
+            The digest, and the tensors' names.
+
+        Raises:
+            TeacherError: if there are no weights, or a file is damaged or holds more than tensors.
+        """
+        import torch
+
+        entries: dict[str, str] = {}
+        for place, path in self.weight_files():
+            for name, tensor in _tensors(path):
+                data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+                digest = hashlib.sha256(data.data).hexdigest()
+                entries[f"{place}/{name}"] = f"{tensor.dtype}:{list(tensor.shape)}:{digest}"
+        return _digest(entries), sorted(entries)
+
+    def architecture_digest(self) -> str:
+        """Digest ``config.json``, and an adapter's own, without the fields that change no vector."""
+        config = {key: value for key, value in self.config.items() if key not in _VOLATILE_CONFIG}
+        if adapter := read_json(self.transformer / ADAPTER):
+            config[ADAPTER] = {k: v for k, v in adapter.items() if k not in _VOLATILE_ADAPTER}
+        return _digest(config)
+
+    def tokenizer_digest(self) -> str:
+        """Digest the tokenizer: ``tokenizer.json`` if there is one, else the vocabulary files.
+
+        Padding and truncation are left out because every call sets its own, except the side a text is cut on.
+
+        Raises:
+            TeacherError: if the folder holds no tokenizer.
+        """
+        folder = self.transformer
+        parts: dict[str, object]
+        if fast := read_json(folder / "tokenizer.json"):
+            parts = {"tokenizer.json": {k: v for k, v in fast.items() if k not in ("padding", "truncation")}}
+        else:
+            files = [folder / name for name in _SLOW_TOKENIZER_FILES if (folder / name).exists()]
+            parts = {path.name: sha256_file(path) for path in files}
+        if not parts:
+            raise TeacherError(
+                f"no tokenizer in {folder}: expected tokenizer.json or one of "
+                f"{', '.join(_SLOW_TOKENIZER_FILES)}"
+            )
+        config = read_json(folder / "tokenizer_config.json")
+        parts["tokenizer_config.json"] = {
+            k: v for k, v in config.items() if k not in _VOLATILE_TOKENIZER_CONFIG
+        }
+        direction = (fast.get("truncation") or {}).get("direction")
+        side = str(config.get("truncation_side") or direction or "right").lower()
+        # Only the unusual side is noted, so spelling out the default does not rename a teacher.
+        if side != "right":
+            parts["truncation_side"] = side
+        parts["do_lower_case"] = self.settings.get("do_lower_case", False)
+        return _digest(parts)
+
+
+def _first_of(folder: Path, *names: str) -> list[Path]:
+    """Return the first of these files that exists, if any."""
+    return [path for name in names if (path := folder / name).is_file()][:1]
+
+
+def _with_parts(path: Path) -> list[Path]:
+    """Return a weight file, or the files that an index of weights names."""
+    if not path.name.endswith(".json"):
+        return [path]
+    names = read_json(path).get("weight_map", {}).values()
+    try:
+        return sorted({path.parent / _inside(str(name)) for name in names})
+    except ValueError as error:
+        raise TeacherError(f"{path}: {error}; copy the model again") from error
+
+
+def _tensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """Read the tensors of a weight file one by one; a pickle may hold tensors alone."""
     import torch
+    from safetensors import SafetensorError, safe_open
 
-    entries: dict[str, str] = {}
-    for path in weight_files(folder):
-        is_transformer = path.parent == transformer_folder(folder)
-        place = "." if is_transformer else path.parent.relative_to(folder).as_posix()
-        for name, tensor in _tensors(path).items():
-            data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
-            digest = hashlib.sha256(data.data).hexdigest()
-            entries[f"{place}/{name}"] = f"{tensor.dtype}:{list(tensor.shape)}:{digest}"
-    return _digest(entries), sorted(entries)
-
-
-def _tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Read a weight file; a pickle may hold tensors alone."""
-    import torch
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
+    reason = "it is not a mapping of tensors"
     try:
         if path.suffix == ".safetensors":
-            return load_file(path)
+            with safe_open(path, "pt") as file:
+                for name in file.keys():  # noqa: SIM118 - no mapping
+                    yield name, file.get_tensor(name)
+            return
         # Files from before PyTorch 1.6 are not zip archives and cannot be mapped.
         mmap = zipfile.is_zipfile(path)
         state: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
         if isinstance(state, dict) and all(isinstance(one, torch.Tensor) for one in state.values()):
-            return state
-        reason = "it is not a mapping of tensors"
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
+            yield from state.items()
+            return
+    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, FileNotFoundError) as error:
         reason = str(error).partition("\n")[0]
     raise TeacherError(f"{path} is damaged or holds more than tensors ({reason}): copy the safetensors form")
-
-
-def architecture_digest(folder: Path) -> str:
-    """Digest ``config.json`` without the fields that change no vector."""
-    config = read_json(folder / "config.json")
-    return _digest({key: value for key, value in config.items() if key not in _VOLATILE_CONFIG})
-
-
-def tokenizer_digest(folder: Path) -> str:
-    """Digest the tokenizer: ``tokenizer.json`` if there is one, else the vocabulary files.
-
-    Padding and truncation are left out because every call sets its own, except the side a text is cut on.
-
-    Raises:
-        TeacherError: if the folder holds no tokenizer.
-    """
-    parts: dict[str, object]
-    if fast := read_json(folder / "tokenizer.json"):
-        parts = {"tokenizer.json": {k: v for k, v in fast.items() if k not in ("padding", "truncation")}}
-    else:
-        files = [folder / name for name in _SLOW_TOKENIZER_FILES if (folder / name).exists()]
-        parts = {path.name: sha256_file(path) for path in files}
-    if not parts:
-        raise TeacherError(
-            f"no tokenizer in {folder}: expected tokenizer.json or one of {', '.join(_SLOW_TOKENIZER_FILES)}"
-        )
-    config = read_json(folder / "tokenizer_config.json")
-    parts["tokenizer_config.json"] = {k: v for k, v in config.items() if k not in _VOLATILE_TOKENIZER_CONFIG}
-    direction = (fast.get("truncation") or {}).get("direction")
-    side = str(config.get("truncation_side") or direction or "right").lower()
-    # Only the unusual side is noted, so spelling out the default does not rename a teacher.
-    if side != "right":
-        parts["truncation_side"] = side
-    parts["do_lower_case"] = read_json(folder / "sentence_bert_config.json").get("do_lower_case", False)
-    return _digest(parts)
 
 
 def _digest(value: object) -> str:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from embedcache.errors import TeacherError
 from embedcache.fsio import canonical_json
-from embedcache.teacher.model_folder import read_json, read_modules
+from embedcache.teacher.loading import KEYWORDS, own_arguments, read_json
+from embedcache.teacher.model_folder import ADAPTER, ModelFolder
+from embedcache.teacher.own_code import mapped_code, module_code
 
 if TYPE_CHECKING:
+    import torch
     from sentence_transformers import SentenceTransformer
 
 _POOLER_OUTPUT = "pooler_output"
+_VECTOR = "sentence_embedding"
+# The last four come from a configuration that lacks a field, or has one of another type or value.
+_DAMAGED = (
+    *(OSError, ValueError, RuntimeError, ImportError),
+    *(KeyError, TypeError, AttributeError, ArithmeticError),
+)
 
 
 @contextmanager
@@ -34,58 +44,114 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def load_model(
-    folder: Path, transformer: Path, pooling: str | None, trust_remote_code: bool
+    folder: ModelFolder,
+    pooling: str | None = None,
+    *,
+    trust_remote_code: bool = False,
+    arguments: Mapping[str, Mapping[str, Any]] | None = None,
+    dtype: torch.dtype | None = None,
 ) -> SentenceTransformer:
     """Load a model on the CPU.
 
     Args:
         folder: of sentence-transformers, or of plain transformers.
-        transformer: the folder of its transformer.
         pooling: ``mean``, ``cls``, ``lasttoken`` or ``pooler`` to replace the model's own.
         trust_remote_code: run code that comes with the model.
+        arguments: further loading arguments by kind, see ``loading``.
+        dtype: dtype of the weights; default: as its files have them.
 
     Raises:
         TeacherError: if the model is damaged, needs its own code, lacks weights for its configuration, or
             has no pooling to replace.
     """
+    from huggingface_hub.errors import StrictDataclassError
     from sentence_transformers import SentenceTransformer
 
-    if not trust_remote_code:
-        _refuse_foreign_code(folder, transformer)
+    if not trust_remote_code and (classes := module_code(folder)):
+        raise _needs_code(folder, classes)
+    keywords: dict[str, dict[str, Any]] = {
+        keyword: dict((arguments or {}).get(kind, {})) for kind, keyword in KEYWORDS.items()
+    }
+    if dtype is not None:
+        keywords["model_kwargs"]["dtype"] = dtype
     try:
-        with quiet_transformers():
+        with quiet_transformers(), _with_base(folder) as path:
             model = SentenceTransformer(
-                str(folder), device="cpu", local_files_only=True, trust_remote_code=trust_remote_code
+                str(path),
+                device="cpu",
+                local_files_only=True,
+                trust_remote_code=trust_remote_code,
+                **{keyword: values for keyword, values in keywords.items() if values},
             )
-    # The last two come from a module's configuration that lacks a field, or has one of another type.
-    except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError) as error:
+    except (*_DAMAGED, StrictDataclassError) as error:
+        if not trust_remote_code and "trust_remote_code" in str(error):
+            raise _needs_code(folder, mapped_code(folder)) from error
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise TeacherError(f"cannot load {folder}: {reason}; copy the model again") from error
-    _refuse_random_weights(model, transformer)
+        raise TeacherError(f"cannot load {folder.path}: {reason}; copy the model again") from error
+    if folder.route is not None:
+        model = _along_route(model, folder.route)
+    _refuse_random_weights(model, folder)
     if pooling is not None:
         set_pooling(model, pooling)
     return model
 
 
-def _refuse_foreign_code(folder: Path, transformer: Path) -> None:
-    """Refuse classes from outside sentence-transformers before anything of the folder is loaded."""
-    foreign = [one.type for one in read_modules(folder) if not one.type.startswith("sentence_transformers.")]
-    if any(read_json(place / "config.json").get("auto_map") for place in (folder, transformer)):
-        foreign.append("config.json auto_map")
-    if foreign:
-        raise TeacherError(
-            f"{folder} needs its own code ({', '.join(foreign)}); none of it was run. "
-            "If you trust its authors, add trust_remote_code"
-        )
+def _needs_code(folder: ModelFolder, classes: Sequence[str]) -> TeacherError:
+    return TeacherError(
+        f"{folder.path} needs its own code ({', '.join(classes)}); none of it was run. "
+        "If you trust its authors, add trust_remote_code"
+    )
 
 
-def _refuse_random_weights(model: SentenceTransformer, transformer: Path) -> None:
+@contextmanager
+def _with_base(folder: ModelFolder) -> Iterator[Path]:
+    """Yield a model's folder, for an adapter a folder of links that names the base model found before.
+
+    Otherwise the library would look the base up again, and could find another revision.
+    """
+    if folder.base is None:
+        yield folder.path
+        return
+    with TemporaryDirectory(prefix="embedcache-adapter-") as scratch:
+        inner = folder.transformer.relative_to(folder.path)
+        for place in dict.fromkeys([Path(), *reversed(inner.parents), inner]):
+            (Path(scratch) / place).mkdir(exist_ok=True)
+            for entry in (folder.path / place).iterdir():
+                if entry.name != ADAPTER and not inner.is_relative_to(place / entry.name):
+                    (Path(scratch) / place / entry.name).symlink_to(entry.resolve())
+        adapter = read_json(folder.transformer / ADAPTER)
+        adapter["base_model_name_or_path"] = str(folder.base)
+        (Path(scratch) / inner / ADAPTER).write_bytes(canonical_json(adapter))
+        yield Path(scratch)
+
+
+def _along_route(model: SentenceTransformer, route: str) -> SentenceTransformer:
+    """Return the plain model of one route of a Router model."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Router
+
+    modules: list[Any] = []
+    for module in model:
+        modules += module.sub_modules[route] if isinstance(module, Router) else [module]
+    return SentenceTransformer(
+        modules=modules,
+        device="cpu",
+        prompts=model.prompts,
+        default_prompt_name=model.default_prompt_name,
+        truncate_dim=model.truncate_dim,
+    )
+
+
+def _refuse_random_weights(model: SentenceTransformer, folder: ModelFolder) -> None:
     """Refuse weights that lack parameters of the config: loading fills them with random numbers."""
     from transformers import PreTrainedModel
+
+    transformer = folder.base or folder.transformer
 
     inner = getattr(model[0], "model", None)
     if not isinstance(inner, PreTrainedModel):
         return
+    own = own_arguments(folder.settings).get("model", {})
     # On the meta device only names and shapes are read; transformers itself knows its renamed parameters.
     with quiet_transformers():
         _, report = type(inner).from_pretrained(
@@ -94,6 +160,7 @@ def _refuse_random_weights(model: SentenceTransformer, transformer: Path) -> Non
             device_map="meta",
             output_loading_info=True,
             local_files_only=True,
+            **{name: value for name, value in own.items() if name in ("variant", "use_safetensors")},
         )
     # The pooler's weights are checked where its output is used.
     missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))
@@ -121,16 +188,26 @@ def set_pooling(model: SentenceTransformer, pooling: str) -> None:
         model[place] = type(own)(own.embedding_dimension, pooling)
 
 
+def _scales_vectors(module: Any) -> bool:
+    """Return whether a module scales sentence vectors, and not other features, to length one."""
+    config = module.get_config_dict() if hasattr(module, "get_config_dict") else {}
+    names = (config.get("module_input_name"), config.get("module_output_name"))
+    return type(module).__name__ == "Normalize" and all(one in (None, _VECTOR) for one in names)
+
+
+def is_normalized(model: SentenceTransformer) -> bool:
+    """Return whether scaling to length one is the last module of a model."""
+    return _scales_vectors(model[-1])
+
+
 def set_normalize(model: SentenceTransformer, wanted: bool) -> None:
     """Append or remove scaling to length one at the end of a model."""
     from sentence_transformers.base.modules import Normalize
 
-    places = [place for place, module in enumerate(model) if isinstance(module, Normalize)]
-    if wanted and not places:
+    if wanted and not is_normalized(model):
         model.append(Normalize())
-    elif not wanted:
-        for place in reversed(places):
-            del model[place]
+    while not wanted and is_normalized(model):
+        del model[-1]
 
 
 def pooling_of(model: SentenceTransformer) -> str:
@@ -144,14 +221,19 @@ def pooling_of(model: SentenceTransformer) -> str:
 
 
 def modules_after_pooling(model: SentenceTransformer) -> str:
-    """Describe the modules after the pooling as canonical JSON; empty if there are none."""
+    """Describe the modules after the pooling as canonical JSON; empty if there are none.
+
+    A pooling that leaves the prompt out, or that is not the second module, is described as well; so is
+    scaling to length one before the last module.
+    """
     described: list[dict[str, Any]] = []
-    for module in list(model)[1:]:
+    for place, module in enumerate(list(model)[1:], start=1):
         kind = type(module).__name__
         config = module.get_config_dict() if hasattr(module, "get_config_dict") else {}
         if kind == "Pooling":
-            if not config.get("include_prompt", True):
-                described.append({"type": kind, "include_prompt": False})
-        elif kind != "Normalize":
+            found = {} if config.get("include_prompt", True) else {"include_prompt": False}
+            if found or place > 1:
+                described.append({"type": kind, **found})
+        elif place < len(model) - 1 or not _scales_vectors(module):
             described.append({"type": kind, **config})
     return canonical_json(described).decode() if described else ""

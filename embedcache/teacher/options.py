@@ -6,6 +6,8 @@ has its own contract and its own build. A cache stores logits as vectors of a se
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,12 +32,16 @@ class TeacherOptions:
         spec: alias, hub id with optional ``@revision``, local folder, or ``openai:MODEL[@URL]``.
         pooling: pooling of token vectors: ``mean``, ``cls``, ``cls-before-pooler``, ``pooler``, ``last``.
         prompt: text put before every sentence.
+        prompt_name: name of one of the model's own prompts, instead of its text.
         max_length: truncate texts to this many tokens.
         truncate_dim: leading dimensions that are kept; asked for where the teacher is served.
         normalize: scale vectors to length one.
         quantize: ``int8`` quantizes the weights, in OpenVINO; this is another teacher.
-        name: name in the cache; default: the alias, the folder's name or the hub id's last part.
+        name: name in the cache; default: the alias, the folder's name or the hub id's last part, with a
+            ``prompt_name`` ``NAME.PROMPT_NAME``.
         trust_remote_code: run code that comes with the model.
+        arguments: loading arguments: ``tokenizer.K=V``, ``config.K=V``, ``model.K=V``.
+        task: route of a Router model, or value of ``task`` for models that are called with one.
     """
 
     spec: str | Path
@@ -47,6 +53,25 @@ class TeacherOptions:
     quantize: str | None = None
     name: str | None = None
     trust_remote_code: bool = False
+    prompt_name: str | None = None
+    arguments: Sequence[str] = ()
+    task: str | None = None
+
+    def __post_init__(self) -> None:
+        # Hashable, and equal for lists and tuples.
+        object.__setattr__(self, "arguments", tuple(self.arguments))
+        if self.prompt is not None and self.prompt_name is not None:
+            raise InputError(
+                f"prompt {self.prompt[:40]!r} and prompt_name {self.prompt_name!r}: leave one of them out"
+            )
+        if self.prompt_name == LOGITS and self.name is None:
+            raise InputError(f"prompt_name {LOGITS!r}: NAME.{LOGITS} is a classifier's; give a name as well")
+
+    def name_for(self, model: str) -> str:
+        """Return the teacher's name in a cache, from the name of its model."""
+        if self.name is None and self.prompt_name is not None:
+            return model + "." + re.sub(r"[^\w.-]", "-", self.prompt_name)
+        return self.name or model
 
 
 @dataclass(frozen=True)

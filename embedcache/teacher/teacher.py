@@ -23,12 +23,14 @@ class Teacher:
         model: the sentence-transformers model, in eval mode, gradients off.
         contract: everything that determines its vectors.
         head: classifier whose logits are its vectors; None for the model's own vectors.
+        task: value of ``task`` that the model is called with.
     """
 
     source: ModelSource
     model: SentenceTransformer
     contract: Contract
     head: ClassifierHead | None = None
+    task: str | None = None
 
     @property
     def name(self) -> str:

@@ -20,6 +20,7 @@ from embedcache.pairs import SEPARATOR, join_pair, split_pair
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+_LONGEST_PROBE = 40_000
 _PROBES = ("A probe.", "Ünïcode, NUMBERS 123 & 'quotes' — 漢字 🙂", " blank  ends ")
 
 
@@ -76,6 +77,9 @@ class FastTokenizer:
         from tokenizers import Tokenizer
 
         self._backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        # The one setting that a tokenizer's text does not hold.
+        self._splits_special = bool(getattr(tokenizer, "split_special_tokens", False))
+        self._backend.encode_special_tokens = self._splits_special
         self._backend.no_padding()
         self._backend.no_truncation()
         if not special_tokens:
@@ -99,7 +103,7 @@ class FastTokenizer:
     @property
     def fingerprint(self) -> str:
         """Digest of everything that determines the ids: tokenizer, truncation, prompt."""
-        state = f"{self._prompt}\0{self._backend.to_str()}"
+        state = f"{self._prompt}\0{self._backend.to_str()}" + "\0split" * self._splits_special
         return hashlib.sha256(state.encode()).hexdigest()
 
     def __call__(self, texts: Sequence[str]) -> TokenizedTexts:
@@ -131,8 +135,16 @@ class FastTokenizer:
         return TokenizedTexts(ids, offsets, truncated, first)
 
 
-def fast_tokenizer(model: SentenceTransformer, max_length: int, prompt: str) -> FastTokenizer | None:
+def fast_tokenizer(
+    model: SentenceTransformer, max_length: int, prompt: str, task: str | None = None
+) -> FastTokenizer | None:
     """Build the ``FastTokenizer`` of a model if it equals the model's own preprocessing.
+
+    Args:
+        model: the model.
+        max_length: truncate texts to this many tokens; 0 means never.
+        prompt: text put before every text.
+        task: value of ``task`` that the model is called with.
 
     Returns:
         The tokenizer. None for models whose input is more than token ids (chat templates, images, static
@@ -144,17 +156,19 @@ def fast_tokenizer(model: SentenceTransformer, max_length: int, prompt: str) -> 
     if type(first).__name__ != "Transformer" or tokenizer is None or not getattr(tokenizer, "is_fast", False):
         return None
     fast = FastTokenizer(tokenizer, max_length, prompt)
-    probes = [*_PROBES, "word " * (max_length or 64)]
-    if not all(_agree(fast, model, probe, prompt) for probe in probes):
+    special = " ".join(["A", *map(str, tokenizer.all_special_tokens), "text"])
+    probes = [*_PROBES, special, "word " * min(max_length or 64, _LONGEST_PROBE)]
+    if not all(_agree(fast, model, probe, prompt, task) for probe in probes):
         return None
     pairs = [join_pair(one, other) for one, other in zip(probes, probes[1:] + probes[:1], strict=True)]
-    fast.takes_pairs = fast.takes_pairs and all(_agree(fast, model, pair, prompt) for pair in pairs)
+    fast.takes_pairs = fast.takes_pairs and all(_agree(fast, model, pair, prompt, task) for pair in pairs)
     return fast
 
 
-def _agree(fast: FastTokenizer, model: SentenceTransformer, text: str, prompt: str) -> bool:
+def _agree(fast: FastTokenizer, model: SentenceTransformer, text: str, prompt: str, task: str | None) -> bool:
     """Compare the fast tokenizer with the model's own preprocessing on one text."""
-    features = model.preprocess([split_pair(text) or text], prompt=prompt or None)
+    keywords = {} if task is None else {"task": task}
+    features = model.preprocess([split_pair(text) or text], prompt=prompt or None, **keywords)
     if set(features) - {"input_ids", "attention_mask", "token_type_ids", "modality", "prompt_length"}:
         return False
     found = fast([text])

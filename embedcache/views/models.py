@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from embedcache.errors import InputError, MissingExtraError, TeacherError
 from embedcache.fsio import canonical_json, sha256_file
 from embedcache.teacher.load import quiet_transformers
-from embedcache.teacher.model_folder import architecture_digest, read_json, weights_digest
+from embedcache.teacher.loading import read_json
+from embedcache.teacher.model_folder import ModelFolder as ModelFiles
 from embedcache.teacher.resolve import resolve
 from embedcache.views.edits import CORE, Draw, put, words_of_share
 from embedcache.views.recipe import Kept, Made, Maker, Recipe
@@ -70,8 +71,8 @@ def find_model(spec: str) -> ModelFolder:
         raise TeacherError(f"{folder} has no config.json: expected a model folder")
     generation = read_json(folder / "generation_config.json")
     parts = {
-        "weights": weights_digest(folder)[0],
-        "architecture": architecture_digest(folder),
+        "weights": ModelFiles(folder).weights_digest()[0],
+        "architecture": ModelFiles(folder).architecture_digest(),
         "generation": {k: v for k, v in generation.items() if k not in _VOLATILE_GENERATION},
         "tokenizer": {
             name: sha256_file(folder / name) for name in _TOKENIZER_FILES if (folder / name).exists()

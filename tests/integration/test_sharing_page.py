@@ -15,7 +15,7 @@ import pytest
 from distill.cli.main import cli as distill_cli
 from embedcache import EncodeOptions, build
 from embedcache.cli.main import cli as embedcache_cli
-from embedcache.teacher.resolve import ALIASES
+from embedcache.teacher.aliases import ALIASES
 from embedcache.testing import sentences
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "sharing.md"

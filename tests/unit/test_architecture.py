@@ -36,6 +36,7 @@ FLOORS = [
         "gc",
         "info",
         "live",
+        "probes",
         "testing",
         "verify",
     ],

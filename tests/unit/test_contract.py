@@ -24,6 +24,8 @@ CHANGES: dict[str, Any] = {
     "output": "logits",
     "truncate_dim": 8,
     "quantization": "openvino-int8",
+    "loading": '{"config":{"is_causal":false}}',
+    "code": "9" * 64,
 }
 
 

@@ -21,7 +21,7 @@ from embedcache.live import Computing, compare_with_live
 from embedcache.store import VectorBatch
 from embedcache.teacher.encode import Encoder
 from embedcache.teacher.load import Teacher
-from embedcache.testing import fake_teacher, sentences, tiny_encoder
+from embedcache.testing import FakeEncoder, fake_teacher, sentences, tiny_encoder
 
 TEXTS = sentences(300, seed=5)
 
@@ -88,14 +88,17 @@ def test_a_wrong_vector_is_bad_and_its_text_and_shard_are_named(
     ],
 )
 def test_two_runs_may_differ_by_the_noise_of_their_compute_dtypes(
-    tmp_path: Path, stored_in: str, run_in: str, angle: float, level: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored_in: str, run_in: str, angle: float, level: str
 ) -> None:
     teacher = fake_teacher(64)
     exact = np.random.default_rng(1).standard_normal((len(TEXTS), 64))
     exact = np.float32(exact / np.linalg.norm(exact, axis=1, keepdims=True))
+    row_of = {key: row for row, key in enumerate(key_array(TEXTS).tolist())}
     cache = make_cache(tmp_path / "c", teacher, turned(exact, angle), dtype=stored_in)
-    store = cache.store(teacher.contract)
-    assert compare_with_live(store, store.locate(key_array(TEXTS)), exact, run_in).level == level
+    encoder = FakeEncoder(teacher)
+    monkeypatch.setattr(encoder, "_vectors", lambda keys: exact[[row_of[key] for key in keys.tolist()]])
+    monkeypatch.setattr(FakeEncoder, "provenance", {"compute_dtype": run_in})
+    assert compare_with_live(cache.store(teacher.contract), TEXTS, encoder).level == level
 
 
 def test_another_model_a_missing_one_and_no_texts_are_refused(

@@ -12,6 +12,7 @@ import pytest
 from building import build, content, write_lines
 from embedding_server import EmbeddingServer, embedding_server
 
+import embedcache.probes
 from embedcache.building import pending
 from embedcache.cache import Cache
 from embedcache.errors import ContractMismatchError, NonFiniteVectorError, ServedTeacherError, TeacherError
@@ -27,6 +28,12 @@ from embedcache.testing import FakeEncoder, example_batch, fake_teacher, sentenc
 TEXTS = sentences(2000, seed=3)
 SHARD_ROWS = 1500
 """One whole shard and a rest; a batch of ``FakeEncoder`` has 256 rows."""
+
+
+@pytest.fixture(autouse=True)
+def no_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count the rows of a build alone; ``test_stored_probes`` holds what probes promise."""
+    monkeypatch.setattr(embedcache.probes, "COUNT", 0)
 
 
 class Stopping(FakeEncoder):

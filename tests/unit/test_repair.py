@@ -27,6 +27,7 @@ from flat_build import build
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import embedcache.probes
 from embedcache.cache import Cache
 from embedcache.gc import find_removal
 from embedcache.inventory import QUARANTINE
@@ -41,6 +42,12 @@ pytest_plugins = ["check_fixtures"]
 
 SHARDS = "teachers/*/shards/*.arrow"
 MDB = "teachers/*/vectors.mdb"
+
+
+@pytest.fixture(autouse=True)
+def no_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count the rows of a build alone; ``test_stored_probes`` holds what probes promise."""
+    monkeypatch.setattr(embedcache.probes, "COUNT", 0)
 
 
 def repaired(cache: Path, encoder: FakeEncoder | None = None) -> Repair:

@@ -19,8 +19,8 @@ from distill.errors import StudentError
 from distill.students.build import build_student, count_parameters, forward, without_head
 from distill.students.layers import keep_layers, parse_layers
 from distill.students.spec import ALIASES, KINDS, StudentOptions, is_from_teacher, parse_spec
+from embedcache.teacher.aliases import ALIASES as TEACHERS
 from embedcache.teacher.load import load_teacher
-from embedcache.teacher.resolve import ALIASES as TEACHERS
 from embedcache.testing import tiny_encoder
 
 pytest_plugins = ["distill_fixtures"]

@@ -21,9 +21,10 @@ from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer.modules import Pooling
 
 from embedcache.errors import TeacherError
+from embedcache.teacher.aliases import ALIASES
 from embedcache.teacher.load import POOLINGS, Teacher, load_teacher
-from embedcache.teacher.model_folder import architecture_digest, tokenizer_digest, weights_digest
-from embedcache.teacher.resolve import ALIASES, resolve
+from embedcache.teacher.model_folder import ModelFolder
+from embedcache.teacher.resolve import resolve
 from embedcache.testing import encode_texts, sentences
 
 TEXTS = sentences(12)
@@ -41,6 +42,18 @@ def plain(plain_teacher: Path, tmp_path: Path) -> Path:
 
 def load(folder: Path, **settings: Any) -> Teacher:
     return load_teacher(folder, device="cpu", **settings)
+
+
+def weights_digest(folder: Path) -> str:
+    return ModelFolder(folder).weights_digest()[0]
+
+
+def tokenizer_digest(folder: Path) -> str:
+    return ModelFolder(folder).tokenizer_digest()
+
+
+def architecture_digest(folder: Path) -> str:
+    return ModelFolder(folder).architecture_digest()
 
 
 def edit(path: Path, **changes: Any) -> None:
@@ -144,38 +157,66 @@ def test_a_failed_download_is_one_error_in_one_line(monkeypatch: pytest.MonkeyPa
 # Identified by digests of what its files say
 
 
+def store_parts(folder: Path, state: dict[str, torch.Tensor]) -> None:
+    """Store weights in two files and their index."""
+    places = {}
+    for number, part in enumerate((list(state)[::2], list(state)[1::2]), start=1):
+        name = f"model-0000{number}-of-00002.safetensors"
+        store(folder, {one: state[one] for one in part}, name)
+        places |= dict.fromkeys(part, name)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+
+
 def test_weights_are_the_same_in_every_container_and_place(folder: Path) -> None:
     state, digest = state_of(folder), weights_digest(folder)
     store(folder, dict(reversed(state.items())))
-    torch.save({"other": torch.zeros(1)}, folder / "pytorch_model.bin")
-    (folder / "onnx").mkdir()
-    store(folder / "onnx", {"exported": torch.zeros(1)})
     assert weights_digest(folder) == digest
     (folder / "model.safetensors").unlink()
-    for number, part in enumerate((list(state)[::2], list(state)[1::2]), start=1):
-        store(folder, {name: state[name] for name in part}, f"model-0000{number}-of-00002.safetensors")
+    store_parts(folder, state)
     assert weights_digest(folder) == digest
+    assert load(folder).contract.weights == digest
     in_older_layout(folder)
     assert weights_digest(folder) == digest
 
 
+def test_files_beside_the_loaded_weights_change_nothing(folder: Path) -> None:
+    state, digest = state_of(folder), weights_digest(folder)
+    other = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+    for name in ("model.fp16.safetensors", "model_backup.safetensors", "onnx/model.safetensors"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        store(folder, other, name)
+    torch.save(other, folder / "pytorch_model.bin")
+    (folder / "2_Dense").mkdir()  # which modules.json does not name
+    store(folder / "2_Dense", other)
+    assert weights_digest(folder) == digest
+    # Of what is left, transformers loads this one.
+    (folder / "model.safetensors").unlink()
+    torch.save(state, folder / "pytorch_model.bin")
+    assert load(folder).contract.weights == digest
+    torch.save(other, folder / "pytorch_model.bin")
+    assert weights_digest(folder) != digest
+    (folder / "pytorch_model.bin").unlink()
+    with pytest.raises(TeacherError, match="no weights"):
+        load(folder)
+
+
 def test_any_change_of_the_weights_is_seen(folder: Path) -> None:
     state, name = state_of(folder), "pooler.dense.bias"
-    bias, digests = state.pop(name), [weights_digest(folder)[0]]
+    bias, digests = state.pop(name), [weights_digest(folder)]
     nudged = bias.clone()
     nudged[-1] = torch.nextafter(bias[-1], torch.tensor(9.0))
     changes = [{name: value} for value in (nudged, bias.double(), bias.bfloat16(), bias[None])]
     for change in [*changes, {"x": bias}, {}]:
         store(folder, state | change)
-        digests.append(weights_digest(folder)[0])
+        digests.append(weights_digest(folder))
+    edit_module(folder, 2, path="2_Dense")
     (folder / "2_Dense").mkdir()
     for number in range(2):
         store(folder / "2_Dense", {"x": torch.tensor([number])})
-        digests.append(weights_digest(folder)[0])
-    (folder / "model.safetensors").rename(folder / "stray.safetensors")  # which stands in for no weights
+        digests.append(weights_digest(folder))
     for number in range(2):
-        torch.save({"x": torch.tensor([number])}, folder / "pytorch_model.bin")
-        digests.append(weights_digest(folder)[0])
+        store(folder, {"x": torch.tensor([number])}, "classifier.safetensors")
+        digests.append(weights_digest(folder))
     assert len(set(digests)) == len(digests)
 
 
@@ -312,10 +353,17 @@ def test_code_of_the_folder_is_refused_and_not_run(folder: Path, tmp_path: Path,
     if place == "modules.json":
         edit_module(folder, 1, type="evil.Module")
     else:
-        edit(inner / "config.json", auto_map={"AutoModel": "evil.Module"})
+        edit(inner / "config.json", auto_map={"AutoConfig": "evil.Module"}, model_type="unheard_of")
     with pytest.raises(TeacherError, match="trust_remote_code"):
         load(folder)
     assert not marker.exists()
+
+
+def test_classes_that_transformers_has_need_no_code(folder: Path, loaded_teacher: Teacher) -> None:
+    edit(folder / "config.json", auto_map={"AutoModel": "own.Model"})
+    teacher = load(folder)
+    assert teacher.contract.code is None
+    np.testing.assert_array_equal(encode_texts(teacher, TEXTS), encode_texts(loaded_teacher, TEXTS))
 
 
 DAMAGES: dict[str, Callable[[Path], object]] = {
@@ -350,6 +398,11 @@ def test_a_damaged_folder_is_one_error(folder: Path, damage: str) -> None:
         ({"truncate_dim": 17}, "16 dimensions"),
         ({"truncate_dim": 0}, "truncate_dim 0"),
         ({"device": "abacus"}, "abacus"),
+        ({"prompt_name": "query"}, "no prompts"),
+        ({"task": "query"}, "takes no task"),
+        ({"arguments": ["model.dtype=float32"]}, "--compute-dtype"),
+        ({"arguments": ["model.attn_implementation=eager"]}, "identity"),
+        ({"arguments": ["add_eos_token=true"]}, "tokenizer.K=V"),
         ({"name": "a/b"}, "--teacher-name"),
     ],
     ids=str,

@@ -13,6 +13,7 @@ import pytest
 from flat_build import build
 
 import embedcache
+import embedcache.probes
 from embedcache.cache import Cache
 from embedcache.errors import MissingVectorsError, NonFiniteVectorError, UnreadableError
 from embedcache.gc import collect_garbage, find_removal
@@ -22,6 +23,12 @@ from embedcache.testing import FakeEncoder, fake_teacher, sentences
 
 CONTRACT = fake_teacher(8).contract
 FEW, MORE = sentences(20, seed=1), sentences(50, seed=2)
+
+
+@pytest.fixture(autouse=True)
+def no_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count the rows of a build alone; ``test_stored_probes`` holds what probes promise."""
+    monkeypatch.setattr(embedcache.probes, "COUNT", 0)
 
 
 @pytest.fixture
@@ -199,11 +206,8 @@ def test_the_model_is_loaded_once(
     tmp_path: Path, tiny_teacher: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache, loads = build(FEW, teacher=tiny_teacher, cache=tmp_path / "cache"), list[object]()
-    load = embedcache.teacher.load.load_teacher
-    for module in ("load", "lazy"):
-        monkeypatch.setattr(
-            f"embedcache.teacher.{module}.load_teacher", lambda *a, **k: loads.append(a) or load(*a, **k)
-        )
+    load = embedcache.teacher.load._load
+    monkeypatch.setattr(embedcache.teacher.load, "_load", lambda *a: loads.append(a) or load(*a))
     for text in MORE[:5]:
         assert cache.encode([text]).shape == cache.encode([text], cache.teacher().name).shape == (1, 16)
     assert len(loads) == 1
