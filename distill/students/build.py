@@ -87,11 +87,15 @@ def build_student(
         loaded = _load(spec, pooling)
         model, positions = loaded.model, loaded.contract.max_length
     _prepare(model, dropout)
-    _drop_normalize(model)
     width = dimension or contract.dimension
+    # The teacher scales its vectors, then truncates them.
+    is_cut = spec.startswith("layers:") and contract.truncate_dim == width and head == "auto"
+    if not is_cut or classifier is not None:
+        _drop_normalize(model)
     _add_head(model, _width(model) if classifier == "alone" else width, head, options.seed)
-    # A truncated vector is the beginning of a unit vector, not of length one.
-    if (dimension or (contract.normalize and contract.truncate_dim is None)) and classifier is None:
+    if is_cut and hasattr(model[-1], _ADDED):
+        _lead(model[-1].linear)
+    if (dimension or contract.is_unit_length) and classifier is None:
         model.append(Normalize())
     _set_length(model, spec, max_length, contract.max_length, positions)
     if full and not spec.startswith("layers:"):
@@ -203,6 +207,13 @@ def _add_head(model: SentenceTransformer, dimension: int, head: Head, seed: int)
             added = Dense(width, dimension, bias=True, activation_function=activation)
         setattr(added, _ADDED, True)
         model.append(added)
+
+
+def _lead(linear: nn.Linear) -> None:
+    """Make a head return the leading dimensions of its input."""
+    with torch.no_grad():
+        linear.weight.copy_(torch.eye(*linear.weight.shape))
+        linear.bias.zero_()
 
 
 def _set_length(

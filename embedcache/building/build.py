@@ -196,9 +196,17 @@ def build(
         beside=beside,
         remote_bytes=job.remote.bytes if job.remote else 0,
         verdicts=tuple(job.remote.verdicts) if job.remote else (),
+        computed=_computed(store) if encoded.rows else "",
         quantized=_quantization_loss(job, corpus) if encoded.rows else None,
     )
     return opened
+
+
+def _computed(store: ShardStore) -> str:
+    """Return dtype, device and backend of the shard that was stored last."""
+    found = store.shards[-1].header.provenance
+    where = " on ".join(str(found[name]) for name in ("compute_dtype", "device") if name in found)
+    return f"{where} ({found['backend']})" if "backend" in found else where
 
 
 def _quantization_loss(job: Job, corpus: Corpus) -> tuple[float, float] | None:

@@ -24,6 +24,7 @@ from embedcache.missing import KeyPart
 from embedcache.progress import Progress
 from embedcache.store import ShardStore
 from embedcache.teacher.lazy import LazyTeacher
+from embedcache.teacher.load import read_prompts
 from embedcache.teacher.options import (
     EMBEDDING,
     ENGINES,
@@ -163,6 +164,9 @@ class Job:
             not_asked=self.report.not_asked,
             part=None if self.part is None else str(self.part),
             remote=None if self.remote is None else self.remote.url,
+            prompt=self.teacher.contract.prompt,
+            prompt_names=tuple(read_prompts(self.teacher.source.folder)),
+            route=self.teacher.route,
             **counts,
         )
 

@@ -81,6 +81,10 @@ class BuildResult:
         remote: URL of the remote that was read.
         remote_bytes: bytes that came from it.
         verdicts: comparisons of its vectors with the teacher's.
+        prompt: text put before every text.
+        prompt_names: names of the model's own prompts.
+        route: route of a Router model, and its other routes; empty for any other model.
+        computed: dtype, device and backend of new vectors, such as ``bfloat16 on cuda``; empty for none.
         quantized: mean and worst cosine of a quantized teacher's vectors to those of the whole model, over
             texts of the corpus; None where nothing was encoded.
         estimate: cost, of a dry run where texts are missing.
@@ -116,6 +120,10 @@ class BuildResult:
     remote: str | None = None
     remote_bytes: int = 0
     verdicts: tuple[str, ...] = ()
+    prompt: str = ""
+    prompt_names: tuple[str, ...] = ()
+    route: str = ""
+    computed: str = ""
     quantized: tuple[float, float] | None = None
     estimate: Estimate | None = None
     dry_run: bool = False

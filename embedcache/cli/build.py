@@ -101,10 +101,15 @@ def _texts(result: BuildResult) -> Iterator[tuple[str, object]]:
 
 
 def _vectors(result: BuildResult) -> Iterator[tuple[str, object]]:
+    yield "route", result.route
+    if result.prompt or result.prompt_names:
+        names = ", ".join(result.prompt_names)
+        yield "prompt", repr(result.prompt) if result.prompt else f"none; --prompt-name takes {names}"
     yield "cached", _some(result.cached, "were in the cache")
     yield "fetched", _some(result.fetched, f"from {result.remote}")
     yield "resumed", _some(result.resumed, "a stopped build had encoded")
     yield "to encode" if result.dry_run else "encoded", result.encoded or "0"
+    yield "computed", result.computed
     yield "written", f"{size(result.bytes_written)} as {result.codec}" if result.bytes_written else ""
     yield "beside", f"another build: {result.beside}" if result.beside else ""
     yield "from the remote", size(result.remote_bytes) if result.remote_bytes else ""

@@ -28,9 +28,22 @@ def teachers_command() -> None:
 
     rows = []
     for name, alias in ALIASES.items():
-        note = f"prompt {alias.prompt!r}; {alias.note}" if alias.prompt else alias.note
-        rows.append((name, alias.model_id, alias.dimension, alias.pooling, alias.licence, note))
-    print_table(("name", "model id", "width", "pooling", "licence", "note"), rows)
+        prompts = repr(alias.prompt) if alias.prompt else ", ".join(alias.prompts)
+        notes = (alias.note, "--trust-remote-code" if alias.needs_code else "")
+        rows.append(
+            (
+                name,
+                alias.model_id,
+                alias.dimension,
+                alias.pooling or "its own",
+                prompts,
+                size(alias.parameters * 2e6),
+                alias.licence,
+                "; ".join(filter(None, notes)),
+            )
+        )
+    columns = ("name", "model id", "width", "pooling", "prompts", "in bfloat16", "licence", "note")
+    print_table(columns, rows)
 
 
 @click.command("views")

@@ -91,10 +91,28 @@ reader_options = all_of(
     count("--limit", "Read at most N rows."),
 )
 
+
+def read_prompt(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+    """Return a prompt, unless a line break was written as backslash and n."""
+    if text is not None and "\\n" in text:
+        raise click.BadParameter(
+            f"{text[:60]!r} holds a backslash and an n, not a line break. Give --prompt-name, or a line "
+            "break as in --prompt $'Instruct: ...\\nQuery: '",
+            context,
+            parameter,
+        )
+    return text
+
+
 _trust = flag("--trust-remote-code", "Run code that comes with the model.")
 teacher_settings = all_of(
     click.option("--pooling", help="mean, cls, cls-before-pooler, pooler or last.  [default: the model's]"),
-    click.option("--prompt", help="Text put before every sentence.  [default: the teacher's own]"),
+    click.option(
+        "--prompt",
+        callback=read_prompt,
+        help="Text put before every sentence.  [default: the teacher's own]",
+    ),
+    named("--prompt-name", "NAME", "One of the model's own prompts, such as query."),
     count("--max-length", "Tokens after which a text is cut.  [default: the teacher's own]"),
     click.option(
         *("--truncate-dim", "--dimensions", "truncate_dim"),
@@ -107,6 +125,8 @@ teacher_settings = all_of(
         help="Scale vectors to length one.  [default: as the teacher]",
     ),
     choice("--quantize", ("int8",), "Quantize the weights with OpenVINO; changes the contract."),
+    many("--teacher-arg", "arguments", "KIND.K=V", "Load with tokenizer.K=V, config.K=V or model.K=V."),
+    named("--task", "NAME", "Route of a Router model, or value of the model's own task."),
     _trust,
 )
 contract_options = all_of(

@@ -12,7 +12,7 @@ class Alias:
     Attributes:
         model_id: id on the model hub.
         dimension: width of its vectors.
-        pooling: ``mean``, ``cls``, ``pooler`` or ``last``.
+        pooling: ``mean``, ``cls``, ``pooler`` or ``last``; None for the model's own.
         licence: licence of the weights as their authors state it, or "not stated".
         prompt: text put before every sentence.
         module: installable package that carries the weights for offline use.
@@ -25,7 +25,7 @@ class Alias:
 
     model_id: str
     dimension: int
-    pooling: str
+    pooling: str | None
     licence: str
     prompt: str = ""
     module: str | None = None
@@ -70,5 +70,90 @@ ALIASES: dict[str, Alias] = {
         "query: ",
         note="symmetric tasks use the query prompt",
         parameters=33,
+    ),
+    # Facts of the following from their model cards, and from mteb's list of models, as of 2026-11-28.
+    "qwen3-embedding-0.6b": Alias(
+        "Qwen/Qwen3-Embedding-0.6B",
+        1024,
+        "last",
+        "Apache-2.0",
+        parameters=596,
+        prompts=("query", "document"),
+    ),
+    "qwen3-embedding-4b": Alias(
+        "Qwen/Qwen3-Embedding-4B", 2560, "last", "Apache-2.0", parameters=4022, prompts=("query", "document")
+    ),
+    "qwen3-embedding-8b": Alias(
+        "Qwen/Qwen3-Embedding-8B", 4096, "last", "Apache-2.0", parameters=7567, prompts=("query", "document")
+    ),
+    "embeddinggemma-300m": Alias(
+        "google/embeddinggemma-300m",
+        768,
+        "mean",
+        "Gemma",
+        note="access is asked for on the hub; not in float16",
+        parameters=308,
+        prompts=("query", "document", "STS", "Clustering", "Classification"),
+    ),
+    "bge-m3": Alias("BAAI/bge-m3", 1024, "cls", "MIT", parameters=568),
+    "e5-mistral-7b": Alias(
+        "intfloat/e5-mistral-7b-instruct",
+        4096,
+        "last",
+        "MIT",
+        parameters=7111,
+        prompts=("web_search_query", "sts_query", "summarization_query"),
+        # transformers 5 ignores what its tokenizer_config.json says.
+        arguments=("tokenizer.add_bos_token=true", "tokenizer.add_eos_token=true"),
+    ),
+    "gte-qwen2-7b": Alias(
+        "Alibaba-NLP/gte-Qwen2-7B-instruct",
+        3584,
+        "last",
+        "Apache-2.0",
+        note="not in float16",
+        parameters=7069,
+        prompts=("query",),
+        arguments=("tokenizer.add_eos_token=true",),
+        # Without it transformers runs its own Qwen2, which attends to earlier tokens alone.
+        needs_code=True,
+    ),
+    "mxbai-large": Alias(
+        "mixedbread-ai/mxbai-embed-large-v1", 1024, "cls", "Apache-2.0", parameters=335, prompts=("query",)
+    ),
+    "arctic-embed-m-v1.5": Alias(
+        "Snowflake/snowflake-arctic-embed-m-v1.5",
+        768,
+        "cls",
+        "Apache-2.0",
+        parameters=109,
+        prompts=("query",),
+    ),
+    "arctic-embed-l-v2": Alias(
+        "Snowflake/snowflake-arctic-embed-l-v2.0",
+        1024,
+        "cls",
+        "Apache-2.0",
+        parameters=568,
+        prompts=("query",),
+    ),
+    "nomic-v1.5": Alias(
+        "nomic-ai/nomic-embed-text-v1.5",
+        768,
+        "mean",
+        "Apache-2.0",
+        note="always with --prompt 'search_query: ' or 'search_document: '; needs einops",
+        parameters=137,
+        needs_code=True,
+    ),
+    "jina-v5-text": Alias(
+        "jinaai/jina-embeddings-v5-text-small",
+        1024,
+        None,
+        "CC-BY-NC-4.0",
+        note="--task retrieval, text-matching, clustering or classification; needs peft",
+        parameters=677,
+        prompts=("query", "document"),
+        needs_code=True,
     ),
 }

@@ -22,6 +22,7 @@ from embedcache.fsio import canonical_json, file_state, read_sealed_json, write_
 from embedcache.lazy import load
 from embedcache.teacher.classifier import logits_name
 from embedcache.teacher.load import Teacher, load_teacher, logits_teacher, resolve_device
+from embedcache.teacher.model_folder import find_routes
 from embedcache.teacher.options import LOGITS, EncodeOptions, TeacherOptions, check_output
 from embedcache.teacher.resolve import ModelSource, is_local, is_served, resolve
 from embedcache.teacher.served import ServedEncoder, ServedTeacher, refuse_local_settings
@@ -114,6 +115,14 @@ class LazyTeacher:
         if self._encode.output == LOGITS and isinstance(self._given, (TeacherOptions, Teacher)):
             return logits_name(self.source.name)
         return self.source.name
+
+    @property
+    def route(self) -> str:
+        """Route of a Router model, and its other routes; empty for any other model."""
+        routes, default = find_routes(self.source.folder)
+        own = (self._given.task if isinstance(self._given, TeacherOptions) else None) or default
+        others = ", ".join(one for one in routes if one != own)
+        return f"{own}; --task takes {others}" if routes else ""
 
     @cached_property
     def contract(self) -> Contract:

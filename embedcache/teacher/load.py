@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from embedcache.contract import Contract, describe_differences
 from embedcache.errors import ContractMismatchError, PoolingNeededError, TeacherError
 from embedcache.teacher.classifier import ClassifierHead, logits_contract, logits_name
-from embedcache.teacher.loading import describe_loading, parse_arguments, read_json, replayed
+from embedcache.teacher.loading import describe_loading, keep_other_end, parse_arguments, read_json, replayed
 from embedcache.teacher.model_folder import ADAPTER, ModelFolder, find_routes
 from embedcache.teacher.modules import (
     is_normalized,
@@ -107,6 +107,7 @@ def _load(options: TeacherOptions, device: str, dtype: torch.dtype | None = None
     _check_pooling(path, pooling)
     folder = ModelFolder(path, _route(path, options.task), source.base)
     task = None if folder.route else options.task
+    keep_other_end(added, folder.transformer)
     weights, tensor_names = folder.weights_digest()
     model = load_model(
         folder,

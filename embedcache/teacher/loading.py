@@ -54,6 +54,7 @@ _REMEDIES = {
     "revision": "ID@REVISION",
     "model_max_length": "--max-length",
 }
+_ENDS = {"add_bos_token": 0, "add_eos_token": -1}
 _TEXT_STATES = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
 _POOLER_OUTPUT = {"text": {"method": "forward", "method_output_name": "pooler_output"}}
 
@@ -102,6 +103,24 @@ def parse_arguments(given: Sequence[str]) -> dict[str, dict[str, Any]]:
             value = text
         found.setdefault(kind, {})[key] = value
     return found
+
+
+def keep_other_end(added: dict[str, dict[str, Any]], transformer: Path) -> None:
+    """Keep the token at the other end of a text where ``add_bos_token`` or ``add_eos_token`` is added alone.
+
+    transformers builds both ends anew from the two arguments, and takes no for the one that is missing.
+    """
+    given = added.get("tokenizer", {})
+    ends = [name for name in _ENDS if name in given]
+    if len(ends) != 1:
+        return
+    (other,) = _ENDS.keys() - ends
+    value = read_json(transformer / "tokenizer_config.json").get(other)
+    if value is None:
+        processor = read_json(transformer / "tokenizer.json").get("post_processor") or {}
+        template = processor.get("single") or [{}]
+        value = "SpecialToken" in template[_ENDS[other]]
+    given[other] = value
 
 
 def read_settings(transformer: Path) -> dict[str, Any]:

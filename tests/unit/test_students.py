@@ -203,7 +203,10 @@ def test_vectors_have_length_one_if_the_teachers_have(teacher, narrow, tmp_path)
     assert names(make(scaled, loose)) == ["Transformer", "Pooling"]
     # A truncated vector is the beginning of a unit vector.
     cut = load_teacher(scaled, truncate_dim=8, device="cpu")
-    assert names(make("layers:1", cut)) == ["Transformer", "Pooling", "Dense"]
+    assert names(make(str(scaled), cut)) == ["Transformer", "Pooling", "Dense"]
+    whole = make("layers:2", cut)
+    assert names(whole) == ["Transformer", "Pooling", "Normalize", "Dense"]
+    np.testing.assert_allclose(encode(whole), encode(cut.model), atol=1e-6)
 
 
 def test_weights_stored_in_half_precision_are_trained_in_full(tmp_path):

@@ -1,0 +1,363 @@
+"""Teachers of today: prompts, last tokens, loading arguments, adapters, own code and routes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from numpy.typing import NDArray
+from sentence_transformers import SentenceTransformer
+from teacher_folders import CODE, adapter, bidirectional, decoder, edit, own_code, router
+
+import embedcache
+from embedcache.cli.main import cli
+from embedcache.contract import Contract
+from embedcache.errors import ContractMismatchError, InputError, MissingExtraError, TeacherError
+from embedcache.teacher.encode import Encoder
+from embedcache.teacher.lazy import LazyTeacher
+from embedcache.teacher.load import Teacher, load_by_contract, load_teacher, read_prompts
+from embedcache.teacher.modules import quiet_transformers
+from embedcache.teacher.options import EncodeOptions, TeacherOptions
+from embedcache.testing import encode_texts, sentences, tiny_encoder
+
+TEXTS = [*sentences(12), "a bird </s> <s> sees", "the " * 90]
+SHARED = Path(__file__).parents[3] / "shared" / "tools" / "replicas.py"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return a folder of each kind; read them, never write into them."""
+    at = tmp_path_factory.mktemp("teachers")
+    return {
+        "decoder": decoder(at / "decoder"),
+        "bidirectional": bidirectional(at / "bidirectional"),
+        "adapter": adapter(at / "adapter", decoder(at / "base", seed=3)),
+        "code": own_code(at / "code"),
+        "router": router(at / "router"),
+    }
+
+
+def load(folder: Path, **settings: Any) -> Teacher:
+    return load_teacher(folder, device="cpu", **settings)
+
+
+def expected(folder: Path, texts: list[str], loading: dict[str, Any], **settings: Any) -> NDArray[Any]:
+    """Return the vectors of sentence-transformers itself."""
+    with quiet_transformers():
+        model = SentenceTransformer(
+            str(folder),
+            device="cpu",
+            model_kwargs={"dtype": torch.float32},
+            trust_remote_code=True,
+            **loading,
+        )
+    return np.asarray(model.encode(texts, **settings))
+
+
+def cosines(x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
+    return (x * y).sum(axis=1) / np.linalg.norm(x, axis=1) / np.linalg.norm(y, axis=1)
+
+
+KINDS = [
+    ("decoder", {}, {}, {}),
+    ("decoder", {"prompt_name": "query"}, {}, {"prompt_name": "query"}),
+    ("decoder", {"arguments": ["config.is_causal=false"]}, {"config_kwargs": {"is_causal": False}}, {}),
+    (
+        "decoder",
+        {"arguments": ["tokenizer.padding_side=right"]},
+        {"processor_kwargs": {"padding_side": "right"}},
+        {},
+    ),
+    ("bidirectional", {"prompt_name": "query"}, {}, {"prompt_name": "query"}),
+    ("adapter", {}, {}, {}),
+    ("code", {}, {}, {}),
+    ("code", {"task": "retrieval"}, {}, {"task": "retrieval"}),
+    ("router", {"task": "query"}, {}, {"task": "query"}),
+    ("router", {}, {}, {"task": "document"}),
+]
+
+
+@pytest.mark.parametrize(("kind", "settings", "loading", "call"), KINDS, ids=str)
+def test_vectors_are_those_of_sentence_transformers_and_their_contract_finds_them_again(
+    folders: dict[str, Path],
+    kind: str,
+    settings: dict[str, Any],
+    loading: dict[str, Any],
+    call: dict[str, Any],
+) -> None:
+    folder, trust = folders[kind], kind == "code"
+    teacher = load(folder, trust_remote_code=trust, **settings)
+    wanted = expected(folder, TEXTS, loading, **call)
+    encoder = Encoder(teacher, compute_dtype="float32")
+    assert cosines(encoder.encode(TEXTS).vectors, wanted).min() >= 0.999999
+    singly = np.concatenate([encoder.encode([text]).vectors for text in TEXTS])
+    assert cosines(singly, wanted).min() >= 0.999999
+    again = load_by_contract(
+        folder, teacher.contract, name="again", remedy="", dtype=torch.float32, trust_remote_code=trust
+    )
+    assert again.contract == Contract.from_json(json.loads(json.dumps(teacher.contract.to_json())))
+    np.testing.assert_allclose(encode_texts(again, TEXTS), wanted, atol=1e-5)
+
+
+def test_settings_of_these_teachers_are_contracts_of_their_own(folders: dict[str, Path]) -> None:
+    ids = [
+        load(folders[kind], trust_remote_code=kind == "code", **settings).contract.id
+        for kind, settings, _, _ in KINDS
+    ]
+    assert len(set(ids)) == len(ids)
+
+
+def with_weights(folder: Path, donor: Path) -> None:
+    for path in donor.glob("*.safetensors"):
+        shutil.copyfile(path, folder / path.name)
+
+
+Change = Callable[[Path], object]
+TWINS: dict[str, tuple[str, Change]] = {
+    "config_kwargs": (
+        "decoder",
+        lambda one: edit(one / "sentence_bert_config.json", config_kwargs={"is_causal": False}),
+    ),
+    "model_args": (
+        "decoder",
+        lambda one: edit(one / "sentence_bert_config.json", model_args={"use_mask": 1}),
+    ),
+    "processor_kwargs": (
+        "decoder",
+        lambda one: edit(one / "sentence_bert_config.json", processor_kwargs={"padding_side": "right"}),
+    ),
+    "processing_kwargs": (
+        "decoder",
+        lambda one: edit(
+            one / "sentence_bert_config.json", processing_kwargs={"text": {"add_special_tokens": False}}
+        ),
+    ),
+    "older name": (
+        "code",
+        lambda one: (
+            (one / "sentence_bert_config.json").rename(one / "sentence_roberta_config.json")
+            and edit(one / "sentence_roberta_config.json", tokenizer_args={"unk_token": "cat"})
+        ),
+    ),
+    "code": (
+        "code",
+        lambda one: (one / "steps.py").write_text(CODE.replace("STEPS", "5")),
+    ),
+    "data of code": ("code", lambda one: (one / "table.bin").write_bytes(b"1")),
+    "adapter_config": ("adapter", lambda one: edit(one / "adapter_config.json", lora_alpha=16)),
+    "adapter's base": (
+        "adapter",
+        lambda one: edit(
+            one / "adapter_config.json", base_model_name_or_path=str(decoder(one.with_name("base2"), seed=9))
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_whatever_changes_a_vector_changes_the_contract(
+    folders: dict[str, Path], tmp_path: Path, twin: str
+) -> None:
+    kind, change = TWINS[twin]
+    before = load(folders[kind], trust_remote_code=kind == "code").contract
+    folder = Path(shutil.copytree(folders[kind], tmp_path / "twin"))
+    assert load(folder, trust_remote_code=kind == "code").contract == before
+    change(folder)
+    try:
+        after = load(folder, trust_remote_code=kind == "code").contract
+    except TeacherError:
+        assert twin == "model_args"  # which transformers does not know
+    else:
+        assert after.id != before.id
+
+
+def test_what_no_code_reads_changes_no_contract(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(folders["code"], tmp_path / "code"))
+    for name in ("README.md", "figure.png", "onnx/model.onnx", "optimizer.pt", "pytorch_model.bin"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"x")
+    contracts = [load(one, trust_remote_code=True).contract for one in (folder, folders["code"])]
+    assert contracts[0] == contracts[1]
+
+
+def test_own_code_needs_trust_and_its_files(folders: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(TeacherError, match=r"steps\.Steps.*trust_remote_code"):
+        load(folders["code"])
+    folder = Path(shutil.copytree(folders["code"], tmp_path / "code"))
+    (folder / "steps.py").unlink()
+    with pytest.raises(TeacherError, match="cannot load"):
+        load(folder, trust_remote_code=True)
+
+
+def test_an_adapter_needs_peft_and_its_base(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(MissingExtraError, match=r"\[peft\]"):
+        load(folders["adapter"])
+
+
+@pytest.mark.parametrize("base", ["", "/no/such/folder"])
+def test_a_base_that_is_missing_is_one_error(folders: dict[str, Path], tmp_path: Path, base: str) -> None:
+    folder = Path(shutil.copytree(folders["adapter"], tmp_path / "adapter"))
+    edit(folder / "adapter_config.json", base_model_name_or_path=base)
+    with pytest.raises(TeacherError, match="base model"):
+        load(folder)
+
+
+def test_a_route_has_the_contract_of_its_plain_model(folders: dict[str, Path]) -> None:
+    folder = folders["router"]
+    for task in ("query", "document"):
+        assert load(folder, task=task).contract == load(folder.with_name(task)).contract
+    with pytest.raises(TeacherError, match="query or document"):
+        load(folder, task="queries")
+
+
+def test_a_last_token_that_is_a_word_is_warned_of(
+    tmp_path: Path, folders: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    load(folders["decoder"])
+    assert not caplog.records
+    folder = decoder(tmp_path / "words", ends=False)
+    edit(folder / "tokenizer_config.json", tokenizer_class="LlamaTokenizer", add_eos_token=True)
+    bare = load(folder)
+    assert "add_eos_token=true" in caplog.text
+    caplog.clear()
+    mended = load(folder, arguments=["tokenizer.add_eos_token=true"])
+    assert not caplog.records
+    # The token at the beginning stays.
+    before, after = (one.model.preprocess(["a cat"])["input_ids"][0].tolist() for one in (bare, mended))
+    assert after == [*before, 2]
+
+
+# Prompts
+
+
+def test_a_prompt_is_chosen_by_its_name(folders: dict[str, Path]) -> None:
+    folder = folders["decoder"]
+    query, document = (load(folder, prompt_name=name) for name in ("query", "document"))
+    assert (query.name, query.contract.prompt) == ("decoder.query", "find the bird:\n")
+    assert document.contract == load(folder).contract
+    assert load(folder, prompt_name="query", name="mine").name == "mine"
+    assert load(folder, prompt="find the bird:\n").contract == query.contract
+    with pytest.raises(TeacherError, match="document, query"):
+        load(folder, prompt_name="passage")
+    for settings in ({"prompt": "x", "prompt_name": "query"}, {"prompt_name": "logits"}):
+        with pytest.raises(InputError):
+            load(folder, **settings)
+
+
+def test_a_build_says_which_prompts_there_are(folders: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("a cat\nthe dog sees\n")
+
+    def build(*options: str) -> str:
+        arguments = ["build", str(tmp_path / "in.txt"), "--teacher", str(folders["decoder"])]
+        done = CliRunner().invoke(cli, [*arguments, "--cache", str(tmp_path / "cache"), *options])
+        return f"{done.exit_code} {done.output}"
+
+    for _ in range(2):  # the second time the model is not loaded
+        said = build()
+        assert "--prompt-name takes" in said
+        assert all(name in said for name in ("query", "document"))
+    assert repr("find the bird:\n") in build("--prompt-name", "query")
+    names = [one.name for one in embedcache.Cache(tmp_path / "cache").teachers()]
+    assert names == ["decoder", "decoder.query"]
+    said = build("--prompt", r"find the bird:\n", "--teacher-name", "typed")
+    assert said.startswith("2")
+    assert "--prompt-name" in said
+
+
+def test_placeholders_are_no_prompts(tiny_teacher: Path) -> None:
+    assert json.loads((tiny_teacher / "config_sentence_transformers.json").read_text())["prompts"]
+    assert read_prompts(tiny_teacher) == {}
+
+
+# One copy of the weights
+
+
+def test_a_teacher_is_computed_in_the_dtype_it_is_loaded_in(folders: dict[str, Path]) -> None:
+    lazy = LazyTeacher(folders["decoder"], EncodeOptions(compute_dtype="float32", backend="torch"))
+    assert {one.dtype for one in lazy.encoder.teacher.model.parameters()} <= {torch.float32}
+    assert lazy.encoder._model is lazy.encoder.teacher.model  # type: ignore[attr-defined]
+    # A teacher that is given is left as it is.
+    given = load(folders["decoder"])
+    before = {name: value.clone() for name, value in given.model.state_dict().items()}
+    LazyTeacher(given, EncodeOptions(compute_dtype="float32", backend="torch")).vectors(TEXTS)
+    after = given.model.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_token_embeddings_are_those_of_the_files(folders: dict[str, Path], tmp_path: Path) -> None:
+    encode = EncodeOptions(token_embeddings=True, compute_dtype="bfloat16")
+    teacher = TeacherOptions(folders["bidirectional"], name="t")
+    cache = embedcache.build(TEXTS, teacher=teacher, cache=tmp_path / "cache", name="x", encode=encode)
+    stored = cache.token_table(cache.teacher("t")).word
+    with quiet_transformers():
+        model = SentenceTransformer(str(folders["bidirectional"]), device="cpu")
+    table = model[0].model.get_input_embeddings().weight.detach().numpy()
+    np.testing.assert_allclose(stored, table * (stored[5, 0] / table[5, 0]), rtol=1e-2, atol=1e-3)
+
+
+# More tokens than positions, and flags of a tokenizer
+
+
+def test_texts_are_cut_to_the_positions_that_a_model_has(tmp_path: Path) -> None:
+    folder = tiny_encoder(tmp_path / "short")
+    edit(folder / "sentence_bert_config.json", max_seq_length=70)
+    teacher = load(folder)
+    assert teacher.contract.max_length == 70
+    encoded = Encoder(teacher, compute_dtype="float32").encode(["the " * 90, "a cat"])
+    assert encoded.tokens.tolist() == [64, 4]
+    assert encoded.truncated.tolist() == [True, False]
+    again = load_by_contract(folder, teacher.contract, name="again", remedy="")
+    assert again.contract == teacher.contract
+
+
+def test_special_tokens_in_a_text_are_split_where_the_tokenizer_says_so(tmp_path: Path) -> None:
+    folder, texts = tiny_encoder(tmp_path / "split"), ["a [SEP] cat [MASK] dog", "the dog"]
+    whole = encode_texts(load(folder), texts)
+    edit(folder / "tokenizer_config.json", split_special_tokens=True)
+    found = encode_texts(load(folder), texts)
+    np.testing.assert_allclose(found, expected(folder, texts, {}), atol=1e-5)
+    assert not np.allclose(found[0], whole[0], atol=1e-2)
+
+
+# Replicas that are kept outside
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="no ../shared/tools/replicas.py")
+@pytest.mark.slow
+def test_replicas_of_published_teachers(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, str(SHARED), "--out", str(tmp_path)], check=True, capture_output=True)
+    twins = ("qwen3-bidir", "qwen3-right", "lora-other", "remote-code-other", "mistral-eos")
+    ids = {}
+    for folder in sorted(tmp_path.iterdir()):
+        trust = folder.name.startswith("remote-code")
+        for prompt in (None, *read_prompts(folder)):
+            for task in ("query", "document") if folder.name == "router" else (None,):
+                teacher = load(folder, prompt_name=prompt, task=task, trust_remote_code=trust)
+                call = {"prompt_name": prompt} | ({"task": task} if task else {})
+                wanted = expected(folder, TEXTS, {}, **call)
+                assert cosines(encode_texts(teacher, TEXTS), wanted).min() >= 0.999999
+        ids[folder.name] = teacher.contract.id
+    own = [ids[name] for name in ids if name in twins or name in ("qwen3", "lora", "remote-code", "mistral")]
+    assert len(set(own)) == len(own) == 9
+    mended = load(tmp_path / "mistral", arguments=["tokenizer.add_eos_token=true"])
+    other = load(tmp_path / "mistral-eos")
+    assert cosines(encode_texts(mended, TEXTS), encode_texts(other, TEXTS)).min() >= 0.999999
+
+
+def test_a_contract_of_another_model_is_refused(folders: dict[str, Path]) -> None:
+    contract = load(folders["router"], task="query").contract
+    with pytest.raises(ContractMismatchError, match="weights"):
+        load_by_contract(folders["router"].with_name("document"), contract, name="x", remedy="")
