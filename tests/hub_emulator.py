@@ -41,12 +41,27 @@ class _Hub(Quiet):
             return self._missing("RepoNotFound")
         if len(words) == 4:
             return self._answer({"id": "/".join(words[2:]), "sha": "c0ffee" + "0" * 34, "siblings": []})
+        if words[4] == "revision":
+            return self._answer({"id": "/".join(words[2:4]), "sha": _commit_of(base), "siblings": []})
         # api/datasets/OWNER/NAME/tree/REVISION/PATH
         folder = base.joinpath(*words[6:])
         if words[4] != "tree" or not folder.is_dir():
             return self._missing()
         found = folder.glob("**/*" if "recursive=true" in query.lower() else "*")
         return self._answer([_entry(base, one) for one in found])
+
+    def do_HEAD(self) -> None:  # noqa: N802
+        words = unquote(self.path.partition("?")[0]).strip("/").split("/")
+        words = words if words[0] == "datasets" else ["models", *words]
+        base = self._repository(words, 0)
+        path = base.joinpath(*words[5:])
+        if not path.is_file():
+            return self._missing()
+        self.send_response(HTTPStatus.OK)
+        self.send_header("X-Repo-Commit", _commit_of(base))
+        self.send_header("ETag", f'"{hashlib.sha256(path.read_bytes()).hexdigest()}"')
+        self.send_header("Content-Length", str(path.stat().st_size))
+        self.end_headers()
 
     def do_POST(self) -> None:  # noqa: N802
         data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -139,6 +154,13 @@ class _Hub(Quiet):
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
+
+
+def _commit_of(base: Path) -> str:
+    """Return the name of a repository's only commit, which changes with its files."""
+    files = sorted(path for path in base.rglob("*") if path.is_file())
+    names = b"".join(path.relative_to(base).as_posix().encode() + path.read_bytes() for path in files)
+    return hashlib.sha1(names, usedforsecurity=False).hexdigest()
 
 
 def _objects(data: bytes) -> list[dict[str, Any]]:

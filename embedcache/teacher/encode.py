@@ -100,7 +100,9 @@ class Encoder(TextEncoder):
         """Return the model for OpenVINO; None where torch runs it."""
         if not takes_openvino(backend, self.teacher.model, self.dtype):
             return None
-        if self._call and backend == "auto":
+        # A graph divides by zero where padding comes first.
+        is_unfit = self._call or self.tokenizer is None or self.tokenizer.pads_left
+        if is_unfit and backend == "auto":
             return None
         try:
             if self._call:

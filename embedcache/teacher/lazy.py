@@ -101,9 +101,12 @@ class LazyTeacher:
         teacher = logits_teacher(teacher) if encode.output == LOGITS else teacher
         return encoder_of(teacher, encode, copy=not is_own)
 
-    def token_table(self) -> TokenTable | None:
+    def token_table(self) -> TokenTable:
         """Return the token embeddings of a teacher with ``token_embeddings``; it is loaded."""
-        return self._table if self.encoder else None
+        from embedcache.teacher.token_table import token_table_of
+
+        teacher = self.encoder.teacher
+        return self._table or token_table_of(teacher)
 
     def vectors(self, texts: Sequence[str]) -> Vectors:
         """Encode texts; float32 of shape (n, d), in order. The teacher is loaded."""
