@@ -56,7 +56,8 @@ class _Hub(Quiet):
         base = self._repository(words, 0)
         path = base.joinpath(*words[5:])
         if not path.is_file():
-            return self._missing()
+            self._missing()
+            return
         self.send_response(HTTPStatus.OK)
         self.send_header("X-Repo-Commit", _commit_of(base))
         self.send_header("ETag", f'"{hashlib.sha256(path.read_bytes()).hexdigest()}"')

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 from hub_emulator import hub_server
-
-sys.path.append(str(Path(__file__).parents[1] / "unit"))
 from teacher_folders import adapter, decoder, edit, own_code
 
 USER = """
@@ -28,7 +26,8 @@ for line in sys.stdin:
     try:
         teacher = load_teacher(spec, device="cpu", trust_remote_code=trust)
         folder = teacher.folder
-        found = {"id": teacher.contract.id, "code": teacher.contract.code, "origin": origin_of(teacher.source)}
+        found = {"id": teacher.contract.id, "code": teacher.contract.code}
+        found["origin"] = origin_of(teacher.source)
         found["files"] = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
     except EmbedCacheError as error:
         found = {"error": str(error)}
@@ -103,11 +102,10 @@ def test_a_user_loads_models_of_a_hub(tmp_path: Path) -> None:
 
         # The hub moves on.
         (hub / "code" / "steps.py").write_text((hub / "code" / "steps.py").read_text().replace("100", "7"))
-        (hub / "library" / "model.py").open("a").write("    is_new = True\n")
-        shutil.copyfile(
-            decoder(tmp_path / "made" / "other", seed=4) / "model.safetensors",
-            hub / "base" / "model.safetensors",
-        )
+        library = hub / "library" / "model.py"
+        library.write_text(library.read_text() + "    new = 1\n")
+        other = decoder(tmp_path / "made" / "other", seed=4)
+        shutil.copyfile(other / "model.safetensors", hub / "base" / "model.safetensors")
         user.end()
         user = User({**environment, "HF_HOME": str(tmp_path / "home")})
         for spec, before in (("org/code", trusted), ("org/adapter", tuned), ("org/elsewhere", run)):
