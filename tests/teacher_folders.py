@@ -71,24 +71,26 @@ def _save(folder: Path, model: Any, tokenizer: Any, modules: list[Any], dtype: t
     return folder
 
 
-def decoder(folder: Path, *, ends: bool = True, layers: int = 2, seed: int = 0, **settings: Any) -> Path:
+def decoder(
+    folder: Path, *, ends: bool = True, layers: int = 2, width: int = WIDTH, seed: int = 0, **settings: Any
+) -> Path:
     """Save a causal decoder in bfloat16 that pools the last token; without ``ends`` that is a word."""
     with quiet_transformers(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         tokenizer = _tokenizer("<s> $A </s>" if ends else "<s> $A", padding_side="left", **settings)
         config = Qwen3Config(
             vocab_size=128,
-            hidden_size=WIDTH,
-            intermediate_size=32,
+            hidden_size=width,
+            intermediate_size=2 * width,
             num_hidden_layers=layers,
             num_attention_heads=2,
             num_key_value_heads=1,
-            head_dim=8,
+            head_dim=width // 2,
             max_position_embeddings=64,
             pad_token_id=0,
             initializer_range=0.4,
         )
-        modules = [Pooling(WIDTH, "lasttoken"), Normalize()]
+        modules = [Pooling(width, "lasttoken"), Normalize()]
         return _save(folder, Qwen3Model(config), tokenizer, modules, torch.bfloat16)
 
 

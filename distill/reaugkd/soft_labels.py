@@ -20,7 +20,10 @@ from embedcache.store import ShardStore
 from embedcache.teacher.classifier import modules_of
 from embedcache.teacher.options import LOGITS
 
-_ENCODER_FIELDS = ("weights", "tokenizer", "architecture", "pooling", "prompt", "max_length")
+_ENCODER_FIELDS = (
+    *("weights", "tokenizer", "architecture", "pooling", "prompt", "max_length"),
+    *("loading", "code"),
+)
 """Contract fields that all outputs of one model share; scaling is not one of them."""
 
 

@@ -21,10 +21,17 @@ from embedcache.errors import ContractMismatchError, CorruptCacheError, InputErr
 from embedcache.fsio import canonical_json, file_state, read_sealed_json, write_sealed_json
 from embedcache.lazy import load
 from embedcache.teacher.classifier import logits_name
-from embedcache.teacher.load import Teacher, load_teacher, logits_teacher, resolve_device
+from embedcache.teacher.load import (
+    Teacher,
+    load_source,
+    logits_teacher,
+    resolve_device,
+    resolve_teacher,
+    warn_of_last_word,
+)
 from embedcache.teacher.model_folder import find_routes
 from embedcache.teacher.options import LOGITS, EncodeOptions, TeacherOptions, check_output
-from embedcache.teacher.resolve import ModelSource, is_local, is_served, resolve
+from embedcache.teacher.resolve import ModelSource, is_local, is_served
 from embedcache.teacher.served import ServedEncoder, ServedTeacher, refuse_local_settings
 
 if TYPE_CHECKING:
@@ -65,11 +72,10 @@ class LazyTeacher:
         self._note, self.is_checked = "", False
         self._table: TokenTable | None = None
         if isinstance(self._given, TeacherOptions):
-            source = resolve(self._given.spec, code=self._given.trust_remote_code)
-            self.source = replace(source, name=self._given.name_for(source.name))
+            self.source = resolve_teacher(self._given)
             # Whether a server still runs the same model is asked each time.
-            if source.server is None:
-                self._note = f"contracts/{_digest(self._given, encode.output, source)}.json"
+            if self.source.server is None:
+                self._note = f"contracts/{_digest(self._given, encode.output, self.source)}.json"
         elif isinstance(self._given, Teacher):
             self.source = self._given.source
         else:
@@ -90,7 +96,8 @@ class LazyTeacher:
         """
         teacher, encode = self._given, self._encode
         if is_own := isinstance(teacher, TeacherOptions):
-            teacher = load_teacher(teacher, device=encode.device, dtype=_dtype_of(teacher, encode))
+            teacher = load_source(self.source, teacher, encode.device, _dtype_of(teacher, encode))
+            warn_of_last_word(teacher)
         if not isinstance(teacher, Teacher):
             return teacher
         if encode.token_embeddings:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from embedcache.contract import Contract, describe_differences
 from embedcache.errors import ContractMismatchError, PoolingNeededError, TeacherError
+from embedcache.teacher.aliases import ALIASES
 from embedcache.teacher.classifier import ClassifierHead, logits_contract, logits_name
 from embedcache.teacher.loading import describe_loading, keep_other_end, parse_arguments, read_json, replayed
 from embedcache.teacher.model_folder import ADAPTER, ModelFolder, find_routes
@@ -70,21 +71,27 @@ def load_teacher(
         MissingExtraError: if the teacher is an adapter, and peft is not installed.
     """
     given = teacher if isinstance(teacher, TeacherOptions) else TeacherOptions(teacher)
-    loaded = _load(options := replace(given, **settings), device, dtype)
-    if not is_served(options.spec):
-        _warn_of_last_word(loaded)
+    options = replace(given, **settings)
+    loaded = load_source(resolve_teacher(options), options, device, dtype)
+    warn_of_last_word(loaded)
     return loaded
 
 
-def _load(options: TeacherOptions, device: str, dtype: torch.dtype | None = None) -> Teacher:
-    if is_served(options.spec):
-        refuse_local_settings(options)
-        return load_served(
-            options.spec, prompt=options.prompt, truncate_dim=options.truncate_dim, name=options.name
-        )
+def resolve_teacher(options: TeacherOptions) -> ModelSource:
+    """Find a teacher's model, under the name that it has in a cache.
+
+    Raises:
+        TeacherError: as ``resolve``; also if the name or a setting is invalid, or the model needs own code.
+    """
     if options.quantize is not None and options.quantize not in QUANTIZATIONS:
         raise TeacherError(f"unknown quantization {options.quantize!r}: use {', '.join(QUANTIZATIONS)}")
-    added = parse_arguments(options.arguments)
+    parse_arguments(options.arguments)
+    alias = ALIASES.get(options.spec.partition("@")[0]) if isinstance(options.spec, str) else None
+    if alias is not None and alias.needs_code and not options.trust_remote_code:
+        raise TeacherError(
+            f"{alias.model_id} runs only with its own code; none of it was run. If you trust its "
+            "authors, add trust_remote_code"
+        )
     source = resolve(options.spec, code=options.trust_remote_code)
     source = replace(source, name=options.name_for(source.name))
     if not re.fullmatch(r"\w[\w.-]*", source.name):
@@ -92,21 +99,27 @@ def _load(options: TeacherOptions, device: str, dtype: torch.dtype | None = None
             f"{source.name!r} cannot name a teacher in a cache: use letters, digits, '.', '_' and '-'; "
             "give another name (--teacher-name)"
         )
-    if (alias := source.alias) is not None:
-        if alias.needs_code and not options.trust_remote_code:
-            raise TeacherError(
-                f"{alias.model_id} runs only with its own code; none of it was run. If you trust its "
-                "authors, add trust_remote_code"
-            )
-        own = parse_arguments(alias.arguments)
-        added = {kind: own.get(kind, {}) | added.get(kind, {}) for kind in own.keys() | added.keys()}
-    path = source.folder
+    return source
+
+
+def load_source(
+    source: ModelSource, options: TeacherOptions, device: str, dtype: torch.dtype | None = None
+) -> Teacher:
+    """Load a teacher that ``resolve_teacher`` has found; arguments and errors as ``load_teacher``."""
+    if source.server is not None:
+        refuse_local_settings(options)
+        return load_served(
+            options.spec, prompt=options.prompt, truncate_dim=options.truncate_dim, name=source.name
+        )
+    alias, path = source.alias, source.folder
     if not any((path / name).exists() for name in ("config.json", "modules.json", ADAPTER)):
         raise TeacherError(f"{path} is not a model folder: no config.json or modules.json")
     pooling = options.pooling or (alias.pooling if alias else None)
     _check_pooling(path, pooling)
     folder = ModelFolder(path, _route(path, options.task), source.base)
     task = None if folder.route else options.task
+    # A later argument wins, so that an option wins over the alias.
+    added = parse_arguments([*(alias.arguments if alias else ()), *options.arguments])
     keep_other_end(added, folder.transformer)
     weights, tensor_names = folder.weights_digest()
     model = load_model(
@@ -198,10 +211,10 @@ def _takes_task(model: SentenceTransformer) -> bool:
     )
 
 
-def _warn_of_last_word(teacher: Teacher) -> None:
+def warn_of_last_word(teacher: Teacher) -> None:
     """Warn if the last token, which is pooled, is one of the text's."""
     model: Any = teacher.model
-    tokenizer = getattr(model[0], "tokenizer", None)
+    tokenizer = getattr(model[0], "tokenizer", None) if model else None
     if teacher.contract.pooling != "lasttoken" or tokenizer is None:
         return
     ids = model.preprocess(["A text"], prompt=teacher.contract.prompt or None).get("input_ids")
@@ -293,7 +306,7 @@ def load_by_contract(
         arguments=arguments,
         task=task or _route_of(spec, contract),
     )
-    teacher = _load(options, device, dtype)
+    teacher = load_source(resolve_teacher(options), options, device, dtype)
     if contract.output == LOGITS:
         # The given name is that of the logits already.
         teacher = replace(logits_teacher(teacher), source=teacher.source)
@@ -387,7 +400,7 @@ def _cut_to_positions(model: SentenceTransformer) -> None:
 def _set_truncation(model: SentenceTransformer, truncate_dim: int | None, source: ModelSource) -> int:
     """Truncate vectors to ``truncate_dim`` dimensions, None for the model's own; return their width."""
     width = model.get_embedding_dimension()
-    if not isinstance(width, int):
+    if not isinstance(width, int) or width < 1:
         raise TeacherError(
             f"cannot load {source.folder}: its modules give their width as {width!r}, expected a whole "
             "number; copy the model again"

@@ -206,8 +206,11 @@ def test_the_model_is_loaded_once(
     tmp_path: Path, tiny_teacher: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache, loads = build(FEW, teacher=tiny_teacher, cache=tmp_path / "cache"), list[object]()
-    load = embedcache.teacher.load._load
-    monkeypatch.setattr(embedcache.teacher.load, "_load", lambda *a: loads.append(a) or load(*a))
+    load = embedcache.teacher.load.load_source
+    for module in ("load", "lazy"):
+        monkeypatch.setattr(
+            f"embedcache.teacher.{module}.load_source", lambda *a: loads.append(a) or load(*a)
+        )
     for text in MORE[:5]:
         assert cache.encode([text]).shape == cache.encode([text], cache.teacher().name).shape == (1, 16)
     assert len(loads) == 1
