@@ -19,6 +19,7 @@ from embedcache.teacher.own_code import UNREAD, code_repositories
 # Only files that loading reads: no code, no pickles, no exports for other runtimes.
 _WANTED = ["*.json", "*.txt", "*.model", "*.safetensors", "*.jinja"]
 _PICKLED_WEIGHTS = ["pytorch_model*.bin", "adapter_model.bin"]
+_WITHOUT_WEIGHTS = (".Pooling", ".Normalize", ".Dropout")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 SERVED_PREFIX = "openai:"
 """Begins the spec of a teacher behind an OpenAI-compatible server: ``openai:MODEL[@URL]``."""
@@ -200,7 +201,9 @@ def download_model(model_id: str, revision: str = "", *, code: bool = False) -> 
     else:
         folder = _download(model_id, revision, _WANTED)
     models = [ModelFolder(folder, route) for route in find_routes(folder)[0] or (None,)]
-    places = {folder / entry.path for model in models for _, entry in model.modules} | {models[0].transformer}
+    entries = [entry for model in models for _, entry in model.modules]
+    places = {folder / one.path for one in entries if not one.type.endswith(_WITHOUT_WEIGHTS)}
+    places |= {model.transformer for model in models}
     lacking = [place for place in sorted(places) if not list(place.glob("*.safetensors"))]
     wanted = [(place.relative_to(folder) / name).as_posix() for place in lacking for name in _PICKLED_WEIGHTS]
     return _download(model_id, revision, wanted) if wanted else folder
