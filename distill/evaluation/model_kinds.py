@@ -192,7 +192,8 @@ class TeacherModel(Model):
 
         found = self._spec, self._contract
         teacher = load_by_contract(*found, name=self.name, remedy=self._remedy, device=self._device)
-        return encoder_of(teacher, EncodeOptions(compute_dtype=self._compute_dtype, backend="torch"))
+        encode = EncodeOptions(compute_dtype=self._compute_dtype, backend="torch")
+        return encoder_of(teacher, encode, copy=False)
 
     def contract(self) -> Contract:
         """Return the contract of its vectors."""

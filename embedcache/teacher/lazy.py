@@ -173,8 +173,9 @@ class LazyTeacher:
 
 
 def _dtype_of(teacher: TeacherOptions, encode: EncodeOptions) -> torch.dtype | None:
-    """Return the dtype that a teacher will compute in; None if a server computes."""
-    if is_served(teacher.spec):
+    """Return the dtype to load a teacher in, the one it will compute in; None for that of its files."""
+    # A table of token embeddings is not rounded.
+    if is_served(teacher.spec) or encode.token_embeddings:
         return None
     from embedcache.teacher.inference import resolve_compute_dtype
 

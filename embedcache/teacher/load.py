@@ -158,7 +158,22 @@ def load_source(
         code=code_digest(folder, source.code) if runs_code else None,
     )
     _cut_to_positions(model)
-    return Teacher(source, model, contract, task=task)
+    teacher = Teacher(source, model, contract, task=task)
+    _features(teacher, "A text")
+    return teacher
+
+
+def _features(teacher: Teacher, text: str) -> dict[str, Any]:
+    """Return the model's input for a text; ``TeacherError`` if it takes none."""
+    call = {} if teacher.task is None else {"task": teacher.task}
+    try:
+        found: dict[str, Any] = teacher.model.preprocess(
+            [text], prompt=teacher.contract.prompt or None, **call
+        )
+    except (ValueError, RuntimeError, LookupError, TypeError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise TeacherError(f"{teacher.folder} cannot read a text: {reason}") from error
+    return found
 
 
 def read_prompts(folder: Path) -> dict[str, str]:
@@ -217,7 +232,7 @@ def warn_of_last_word(teacher: Teacher) -> None:
     tokenizer = getattr(model[0], "tokenizer", None) if model else None
     if teacher.contract.pooling != "lasttoken" or tokenizer is None:
         return
-    ids = model.preprocess(["A text"], prompt=teacher.contract.prompt or None).get("input_ids")
+    ids = _features(teacher, "A text").get("input_ids")
     if ids is not None and int(ids[0][-1]) not in tokenizer.all_special_ids:
         logging.getLogger(__name__).warning(
             "%s pools the last token, and its tokenizer ends texts with a word, not with a special token. If "

@@ -76,7 +76,7 @@ def check(folder: Path, scratch: Path, draw: Any) -> None:
     try:
         vectors = encode_texts(after, TEXTS)
     except (ValueError, RuntimeError, LookupError, AttributeError):
-        return  # a model that computes nothing
+        return  # which computes nothing
     usual = encode_texts(before, TEXTS)
     if vectors.shape != usual.shape or not np.allclose(vectors, usual, atol=1e-5):
         assert after.contract.id != before.contract.id, (file, path, value)

@@ -285,3 +285,13 @@ def test_impossible_examinations_are_refused(sound: Cache, tmp_path: Path) -> No
     (path := tmp_path / "set.txt").write_text("words here\n")
     with pytest.raises(InputError, match="no corpus"):
         examine(empty, evaluation_sets=[path])
+
+
+def test_truncated_vectors_are_no_unit_vectors(tmp_path: Path) -> None:
+    contract = example_contract(8, normalize=True, truncate_dim=8)
+    cache = Cache.create(tmp_path / "cache")
+    add_corpus(cache, "x", TEXTS)
+    cache.register_teacher("cut", contract, {})
+    cache.store(contract, "float32").put(batch_of(TEXTS, unit(len(TEXTS))[:, :8]))
+    assert [one.level for one in examine(cache).findings if one.name == "outliers"] == ["ok"]
+    assert not [one for one in examine(cache).findings if one.name == "lengths of vectors"]
