@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from distill.errors import ExportError
+from embedcache.errors import first_line
 
 
 def push_to_hub(folder: str | Path, repository: str, *, public: bool = False) -> str:
@@ -34,7 +35,7 @@ def push_to_hub(folder: str | Path, repository: str, *, public: bool = False) ->
             repo_id=repository, folder_path=str(folder), delete_patterns="*", commit_message="distill export"
         )
     except (HfHubHTTPError, HFValidationError, HTTPError, OSError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line(error)
         raise ExportError(
             f"cannot push to {repository!r} ({reason}): expected OWNER/NAME, and a token that may write "
             "there in HF_TOKEN or by 'hf auth login'"

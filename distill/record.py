@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, computed_field
 from distill.config.base import StrictConfig
 from distill.errors import DataError
 from distill.layout import BEST, RECORD, REPLACED
-from embedcache.fsio import canonical_json, write_json
+from embedcache.fsio import json_digest, write_json
 
 # Names in a configuration that the digests of a record stand for.
 _NAMES = ("corpus", "teacher", "start", "triples", "sentences", "labels")
@@ -263,7 +262,7 @@ def find_runs(paths: str | Path | Iterable[str | Path]) -> list[Path]:
 
 def digest_of(facts: object) -> str:
     """Return the sha256 of a JSON value in its canonical form."""
-    return hashlib.sha256(canonical_json(facts)).hexdigest()
+    return json_digest(facts)
 
 
 def setting_of(config: StrictConfig, facts: dict[str, Any], before: StartRecord | None = None) -> str:

@@ -6,7 +6,6 @@ speed or last bits (batch size, device, compute dtype, library versions) is prov
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
@@ -14,17 +13,16 @@ from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from embedcache.errors import CorruptCacheError
-from embedcache.fsio import canonical_json
+from embedcache.fsio import json_digest
 
-# Contracts written before there were such fields keep their ids.
 OPTIONAL = frozenset({"quantization", "loading", "code"})
-"""Fields that JSON leaves out where they are None."""
+"""Fields that JSON leaves out if they are None, so that older contracts keep their ids."""
 _REMEDY = "it is damaged, or needs an upgrade of embedcache"
 
 SERVED = "served"
 """Pooling of a served teacher, whose contract names server and model in place of digests."""
 
-# What Arrow, and the machine, can still work with.
+# Sizes that 31 bits hold.
 Size = Annotated[int, Field(ge=0, lt=1 << 31)]
 
 
@@ -46,12 +44,10 @@ class Contract:
         dimension: width of a stored vector.
         output: the stored output; ``embedding`` is the sentence vector.
         truncate_dim: number of leading dimensions that vectors are cut to; None means never.
-        quantization: quantization of the weights, such as ``openvino-int8``; None means not at all. JSON
-            leaves this field and the next two out where they are None.
+        quantization: quantization of the weights, such as ``openvino-int8``; None means not at all.
         loading: arguments that configuration, tokenizer and weights are loaded with, as canonical JSON; None
             for none that change a vector.
-        code: sha256 of the files that the model's own code may read, the code among them; None if no own code
-            ran.
+        code: sha256 of the model's own code and of every file that it may read; None if no own code ran.
         version: version of this list of fields.
     """
 
@@ -74,7 +70,7 @@ class Contract:
     @property
     def id(self) -> str:
         """The sha256 of the contract, 64 hexadecimal digits: the teacher's name on disk."""
-        return hashlib.sha256(canonical_json(self.to_json())).hexdigest()
+        return json_digest(self.to_json())
 
     @property
     def is_served(self) -> bool:
@@ -97,7 +93,7 @@ class Contract:
         """Read a contract back.
 
         Raises:
-            CorruptCacheError: if fields are missing or unknown, or a value cannot be.
+            CorruptCacheError: if fields are missing or unknown, or a value is invalid.
         """
         fields = cls.__dataclass_fields__
         if not isinstance(value, Mapping) or value.keys() | OPTIONAL != fields.keys():

@@ -95,3 +95,8 @@ class RemoteError(EmbedCacheError, OSError):
     """A remote cannot be reached, or its files are damaged or unexpected."""
 
     exit_code = 1
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or the name of its class."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -206,6 +206,11 @@ def canonical_json(value: object) -> bytes:
     ).encode()
 
 
+def json_digest(value: object) -> str:
+    """Return the sha256 of a JSON value, in its canonical spelling."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()
+
+
 def spelled_json(value: Mapping[str, object]) -> bytes:
     """Return the spelling of ``value`` in JSON files: indented, sorted keys, a final newline."""
     return (json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + "\n").encode()
@@ -218,7 +223,7 @@ def write_json(target: Path, value: Mapping[str, object]) -> None:
 
 def sealed(value: Mapping[str, object]) -> dict[str, object]:
     """Return ``value`` with the field ``sha256`` over everything else in it."""
-    return {**value, "sha256": hashlib.sha256(canonical_json(value)).hexdigest()}
+    return {**value, "sha256": json_digest(value)}
 
 
 def write_sealed_json(target: Path, value: Mapping[str, object]) -> None:

@@ -1,4 +1,4 @@
-"""Live teacher of stored vectors: computes as it did when they were made, and is compared with them.
+"""Stored vectors compared with those of the live teacher, computed as the stored ones were.
 
 A vector is wrong if it is farther from the live one than its codec loses, two runs differ
 (``embedcache.store.noise``) and another device or library version explains.
@@ -71,6 +71,7 @@ class Computing:
         name: str,
         shards: Iterable[Shard],
         keep_weights: bool = False,
+        local: bool = False,
     ) -> TextEncoder:
         """Return an encoder of the teacher of a contract.
 
@@ -80,6 +81,7 @@ class Computing:
             name: its name.
             shards: its stored vectors.
             keep_weights: leave the weights in memory as the files have them.
+            local: download nothing.
 
         Raises:
             TeacherError: if it cannot be found or loaded.
@@ -92,7 +94,8 @@ class Computing:
         from embedcache.teacher.openvino_model import TORCH, takes_openvino
 
         shards, device = list(shards), resolve_device(self.device)
-        name_of_dtype = self.compute_dtype or next(iter(compute_dtypes(shards)), "auto")
+        default = "auto" if contract.quantization is None else "float32"
+        name_of_dtype = self.compute_dtype or next(iter(compute_dtypes(shards)), default)
         try:
             dtype = None if contract.is_served else resolve_compute_dtype(name_of_dtype, device)
         except InputError:
@@ -108,6 +111,7 @@ class Computing:
                 device=self.device,
                 dtype=None if keep_weights else dtype,
                 trust_remote_code=self.trust_remote_code,
+                local=local,
             )
         except TeacherError as error:
             if self.teacher_model is not None or contract.output == PROJECTION or contract.is_served:

@@ -1,7 +1,6 @@
 """Probes: stored rows that are encoded again before more vectors are stored beside them.
 
-Another version of a library may tokenise or compute otherwise than when a row was stored. No digest of a
-model's files shows that.
+A new version of a library may change tokens or vectors, and digests of a model's files do not show it.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
 
 COUNT = 16
 _CANDIDATES = 64
-_MARGIN = 0.02
-"""Angle beyond the noise, in radians, that another device or library version may cause."""
+_DEVICE_ANGLE = 0.02
+"""Angle beyond the noise, in radians, that another device may cause."""
 _VERSIONS = ("transformers", "sentence_transformers", "torch", "openvino")
 
 
@@ -79,7 +78,7 @@ class Probes:
         texts = [ordered[place] for place in picked.tolist()]
         positions = store.locate(key_array(texts))
         headers = [store.shards[number].header for number in store.shards_at(positions).tolist()]
-        margins = [MARGIN if IMPORTED in header.provenance else _MARGIN for header in headers]
+        margins = [MARGIN if IMPORTED in header.provenance else _DEVICE_ANGLE for header in headers]
         return cls(
             tuple(texts),
             store.seen(positions)[0],
@@ -92,7 +91,7 @@ class Probes:
         """Encode the texts again, and compare tokens and vectors.
 
         Raises:
-            ContractMismatchError: if one differs by more than two runs, the codec and another device explain.
+            ContractMismatchError: if a text has other tokens, or its vector moved beyond the noise.
             NonFiniteVectorError: if the teacher returns NaN or infinity for one.
         """
         if not self.texts:
@@ -122,20 +121,20 @@ class Probes:
         raise ContractMismatchError(
             f"teacher {encoder.teacher.name!r} computes other vectors than the stored ones: {count} of "
             f"{len(self.texts)} stored texts differ, such as {self.texts[worst][:60]!r} ({what}; "
-            f"{', '.join(versions) or 'with the same libraries'}). Nothing was added: install the versions "
-            "of then, mend the tokenizer with --teacher-arg, or build into another cache",
-            {"tokens": (int(self.tokens[worst]), int(now.tokens[worst]))},
+            f"{', '.join(versions) or 'with the same libraries'}). Nothing was added. Install the earlier "
+            "versions, or build into another cache",
+            {"tokens": (int(self.tokens[worst]), int(now.tokens[worst]))} if other_tokens.any() else {},
         )
 
 
 def refuse_changed_teacher(
     teacher: LazyTeacher, store: ShardStore, corpora: Callable[[], Iterable[Corpus]]
 ) -> None:
-    """Refuse to add vectors to a store whose rows the teacher computes otherwise now; checked once.
+    """Refuse to add vectors if the teacher's have changed since they were stored; checked once a teacher.
 
     Raises:
         ContractMismatchError: as ``Probes.check``.
     """
-    if not teacher.is_checked:
+    if not teacher.has_passed_probes:
         Probes.draw(store, corpora()).check(teacher.encoder)
-        teacher.is_checked = True
+        teacher.has_passed_probes = True

@@ -24,7 +24,7 @@ from embedcache.corpus.columns import Problem
 from embedcache.corpus.formats import open_table, raw_rows
 from embedcache.corpus.readers import ReadOptions
 from embedcache.corpus.sources import format_of
-from embedcache.errors import EmbedCacheError, InputError, MissingInputError
+from embedcache.errors import EmbedCacheError, InputError, MissingInputError, first_line
 from embedcache.exporting.automodel import DOCS_FILE, INDEX_FILE, QUERIES_FILE
 from embedcache.exporting.tables import ROWS_FILE, VECTORS_FILE
 
@@ -345,7 +345,7 @@ def _naming(file: Path) -> Iterator[None]:
         raise MissingInputError(f"{file} does not exist; check the path") from error
     # Errors of pyarrow are among them.
     except (OSError, EOFError, ValueError, NotImplementedError, RecursionError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)[:200]
+        reason = first_line(error)[:200]
         raise InputError(
             f"{file} cannot be read ({reason}); copy it again, or give another format"
         ) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import NoneType, UnionType
@@ -73,9 +72,9 @@ class StrictConfig(BaseModel):
 
     def identity_digest(self) -> str:
         """Return the sha256 of ``identity`` as canonical JSON."""
-        from embedcache.fsio import canonical_json
+        from embedcache.fsio import json_digest
 
-        return hashlib.sha256(canonical_json(self.identity())).hexdigest()
+        return json_digest(self.identity())
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from distill.students.static import flat_features, is_static
 from embedcache.contract import Contract
 from embedcache.errors import PoolingNeededError, TeacherError
 from embedcache.teacher.load import Teacher, load_teacher
+from embedcache.teacher.resolve import is_served
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -153,6 +154,8 @@ def _load(spec: str, pooling: str | None) -> Teacher:
     if missing := describe_missing(spec):
         raise StudentError(f"student: {missing}")
     spec = ALIASES.get(spec, spec)
+    if is_served(spec):
+        raise StudentError(f"student {spec!r} is behind a server: give a folder, an alias or a hub id")
     try:
         try:
             return load_teacher(spec, pooling=pooling, device="cpu")

@@ -205,6 +205,8 @@ def build(
 def _computed(store: ShardStore) -> str:
     """Return dtype, device and backend of the shard that was stored last."""
     found = store.shards[-1].header.provenance
+    if store.contract.is_served:
+        return ""
     where = " on ".join(str(found[name]) for name in ("compute_dtype", "device") if name in found)
     return f"{where} ({found['backend']})" if "backend" in found else where
 

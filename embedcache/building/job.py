@@ -24,13 +24,14 @@ from embedcache.missing import KeyPart
 from embedcache.progress import Progress
 from embedcache.store import ShardStore
 from embedcache.teacher.lazy import LazyTeacher
-from embedcache.teacher.load import read_prompts
+from embedcache.teacher.model_folder import read_prompts
 from embedcache.teacher.options import (
     EMBEDDING,
     ENGINES,
     EncodeOptions,
     TeacherOptions,
     parse_devices,
+    with_quantization,
 )
 from embedcache.views.plan import ViewOptions
 
@@ -67,8 +68,10 @@ class Job:
         remote: RemoteOptions | str | None,
         overwrite: bool,
     ) -> None:
-        if isinstance(teacher, TeacherOptions) and teacher.quantize:
-            encode = _for_quantized(teacher.quantize, encode)
+        if isinstance(teacher, TeacherOptions):
+            if teacher.quantize is not None and encode.backend == "torch":
+                raise InputError(f"quantize {teacher.quantize} runs in OpenVINO, found backend torch")
+            encode = with_quantization(encode, teacher.quantize)
         self.read, self.encode, self.overwrite = read, encode, overwrite
         self.sources: Sequence[Source] = find_sources(sources)
         self.name = check_name(name or corpus_name_of(self.sources[0]))
@@ -169,12 +172,6 @@ class Job:
             route=self.teacher.route,
             **counts,
         )
-
-
-def _for_quantized(quantize: str, encode: EncodeOptions) -> EncodeOptions:
-    if encode.backend == "torch":
-        raise InputError(f"quantize {quantize} runs in OpenVINO, found backend torch")
-    return replace(encode, device="cpu") if encode.device == "auto" and encode.devices is None else encode
 
 
 def _check(encode: EncodeOptions) -> None:

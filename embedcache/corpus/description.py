@@ -6,7 +6,6 @@ Without ``recipe.json`` beside its description there is no view.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from embedcache.corpus.part import COLUMN_TYPES, ORIGINAL, STRICT, Count, Digest, Part, damaged
 from embedcache.errors import CacheFormatError, UnreadableError
-from embedcache.fsio import canonical_json, list_folder, read_sealed_json, write_sealed_json
+from embedcache.fsio import canonical_json, json_digest, list_folder, read_sealed_json, write_sealed_json
 from embedcache.views.recipe import Recipe
 
 T = TypeVar("T")
@@ -74,7 +73,7 @@ class CorpusInfo:
     def digest(self) -> str:
         """Sha256 over every row's text, id and label, in order: the corpus's identity."""
         digests = {name: column.digest for name, column in self.columns.items()}
-        return hashlib.sha256(canonical_json(digests)).hexdigest()
+        return json_digest(digests)
 
     @property
     def types(self) -> dict[str, str]:

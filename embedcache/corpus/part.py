@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from embedcache.arrow_file import read_batch
-from embedcache.errors import CorruptCacheError, UnreadableError
+from embedcache.errors import CorruptCacheError, UnreadableError, first_line
 from embedcache.fsio import file_state, map_regular, sha256_file
 from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray
 
@@ -169,7 +169,7 @@ def open_part(folder: Path, part: Part, types: Mapping[str, str]) -> pa.RecordBa
 
 def damaged(path: Path, error: BaseException) -> CorruptCacheError:
     """Return the error that a file in the folder of a corpus or a view is damaged."""
-    reason = next(iter(str(error).splitlines()), type(error).__name__)
+    reason = first_line(error)
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])).encode("unicode_escape").decode()[:80]

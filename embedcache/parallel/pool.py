@@ -13,9 +13,9 @@ from typing import Any, Protocol, TypeVar
 
 from embedcache.building.encode import BuildCounts
 from embedcache.corpus.corpus import Corpus
-from embedcache.errors import WorkerError
+from embedcache.errors import WorkerError, first_line
 from embedcache.missing import MissingRows
-from embedcache.parallel.window import Window, Windows, one_line
+from embedcache.parallel.window import Window, Windows
 from embedcache.progress import Progress
 
 T = TypeVar("T")
@@ -129,8 +129,8 @@ class WorkerPool:
             self._running[engine.start(slot)] = slot, None
         elif not (self._running or self._idle):
             raise WorkerError(
-                f"no worker is left: each ended {MOST_LOSSES} times ({one_line(error)}). Stored vectors are "
-                "intact; look at their memory and logs, and run the same command again"
+                f"no worker is left: each ended {MOST_LOSSES} times ({first_line(error)}). Stored vectors "
+                "are intact; look at their memory and logs, and run the same command again"
             ) from error
 
     def close(self) -> None:

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from embedcache.building.encode import BuildCounts
-from embedcache.errors import InputError, MissingExtraError, WorkerError
-from embedcache.parallel.window import Window, one_line
+from embedcache.errors import InputError, MissingExtraError, WorkerError, first_line
+from embedcache.parallel.window import Window
 from embedcache.parallel.worker import Worker, WorkerSetup
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class RayEngine:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             except (OSError, RuntimeError, ValueError) as error:
                 raise WorkerError(
-                    f"cannot reach the Ray cluster {address} ({one_line(error)}): "
+                    f"cannot reach the Ray cluster {address} ({first_line(error)}): "
                     "start it, or give its address"
                 ) from error
         self.losses: tuple[type[Exception], ...] = (

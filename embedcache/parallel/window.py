@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedcache.corpus.corpus import Corpus
-from embedcache.errors import WorkerError
+from embedcache.errors import WorkerError, first_line
 from embedcache.missing import MissingRows
 
 _SMALLEST = 8
@@ -108,13 +108,8 @@ class Windows:
         self._ended[window.rows[0]] += 1
         if self._ended[window.rows[0]] == _MOST_ENDED:
             raise WorkerError(
-                f"{window} ended {_MOST_ENDED} workers, one after the other ({one_line(error)}): look for "
+                f"{window} ended {_MOST_ENDED} workers, one after the other ({first_line(error)}): look for "
                 "very long texts among them, or for too little memory"
             ) from error
         self._returned.append(window)
         self.left += len(window.rows)
-
-
-def one_line(error: BaseException) -> str:
-    """Return the first line of an error's message."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)

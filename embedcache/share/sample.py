@@ -67,7 +67,7 @@ def compare(
     came: ShardStore,
     own: ShardStore,
     corpora: Sequence[Corpus],
-    load: Callable[[], TextEncoder],
+    load: Callable[..., TextEncoder],
     *,
     table: Path | None = None,
     progress: Progress = NO_PROGRESS,
@@ -81,8 +81,8 @@ def compare(
         came: the vectors.
         own: the vectors that the cache has of the same teacher.
         corpora: corpora that may hold the texts of their keys.
-        load: loads the teacher; nothing is compared with it if that raises ``TeacherError`` or
-            ``ContractMismatchError``.
+        load: loads the teacher, with ``keep_weights`` to compare token embeddings; nothing is compared if it
+            raises ``TeacherError`` or ``ContractMismatchError``.
         table: the file of token embeddings that came with them.
         progress: receives what is done.
     """
@@ -97,7 +97,7 @@ def compare(
     try:
         if texts or table:
             progress.phase(f"load teacher {name}")
-            encoder = load()
+            encoder = load(keep_weights=table is not None)
             if table and not _has_table(encoder, TokenTable.read(table, came.contract)):
                 verdict, message = "bad", "its token embeddings are not the model's"
             elif texts:
@@ -151,7 +151,12 @@ def _noise_of(store: ShardStore, positions: Positions) -> NDArray[np.float64]:
 
 
 def local_encoder(
-    cache: Cache, teacher: CachedTeacher, came: ShardStore, computing: Computing | None = None
+    cache: Cache,
+    teacher: CachedTeacher,
+    came: ShardStore,
+    computing: Computing | None = None,
+    *,
+    keep_weights: bool = False,
 ) -> TextEncoder:
     """Return an encoder of a teacher whose model is on this machine; nothing is downloaded.
 
@@ -170,7 +175,12 @@ def local_encoder(
     if spec is None:
         raise TeacherError("the model is not on this machine")
     return computing.encoder(
-        teacher.contract, spec=spec, name=teacher.name, shards=came.shards, keep_weights=True
+        teacher.contract,
+        spec=spec,
+        name=teacher.name,
+        shards=came.shards,
+        keep_weights=keep_weights,
+        local=True,
     )
 
 

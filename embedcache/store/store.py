@@ -5,7 +5,6 @@ The set of shards is the truth. The index and the note of checked files are deri
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -28,7 +27,7 @@ from embedcache.codecs import (
 )
 from embedcache.contract import Contract, describe_differences
 from embedcache.errors import ContractMismatchError, CorruptCacheError, InputError
-from embedcache.fsio import canonical_json
+from embedcache.fsio import json_digest
 from embedcache.keys import KEY_DTYPE, KeyArray
 from embedcache.store.base import Positions, ShardContainer, VectorBatch
 from embedcache.store.index import ShardRow, StoreIndex, reading_rank
@@ -161,7 +160,7 @@ class ShardStore:
     @property
     def state(self) -> str:
         """The sha256 of the contract and the names of the shards; none is opened."""
-        return hashlib.sha256(canonical_json([self.contract.id, *sorted(self._table)])).hexdigest()
+        return json_digest([self.contract.id, *sorted(self._table)])
 
     @property
     def kind(self) -> str:

@@ -71,7 +71,7 @@ ALIASES: dict[str, Alias] = {
         note="symmetric tasks use the query prompt",
         parameters=33,
     ),
-    # Facts of the following from their model cards, and from mteb's list of models, as of 2026-11-28.
+    # The aliases below follow their model cards and mteb's list of models, as of 2026-11-28.
     "qwen3-embedding-0.6b": Alias(
         "Qwen/Qwen3-Embedding-0.6B",
         1024,
@@ -115,7 +115,7 @@ ALIASES: dict[str, Alias] = {
         parameters=7069,
         prompts=("query",),
         arguments=("tokenizer.add_eos_token=true",),
-        # Without it transformers runs its own Qwen2, which attends to earlier tokens alone.
+        # The Qwen2 of transformers is causal; this model's own code is bidirectional.
         needs_code=True,
     ),
     "mxbai-large": Alias(

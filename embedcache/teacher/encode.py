@@ -22,6 +22,7 @@ from embedcache.errors import InputError, TeacherError
 from embedcache.pairs import split_pair
 from embedcache.teacher.batching import EncodeCounts, EncodedTexts, token_budget_batches
 from embedcache.teacher.inference import prepare, resolve_compute_dtype
+from embedcache.teacher.modules import token_limit
 from embedcache.teacher.openvino_model import OPENVINO, PROBES, TORCH, OpenVinoModel, takes_openvino
 from embedcache.teacher.text_encoder import TextEncoder, WindowPlan
 from embedcache.teacher.tokenize import FastTokenizer, TokenizedTexts, fast_tokenizer
@@ -79,9 +80,8 @@ class Encoder(TextEncoder):
         self.counts = EncodeCounts()
         self._copy = copy
         self._call = {} if teacher.task is None else {"task": teacher.task}
-        # A model may have fewer positions than its own length, which the contract names.
-        max_length = min(contract.max_length, model.max_seq_length or contract.max_length)
-        self.tokenizer = fast_tokenizer(model, max_length, contract.prompt, teacher.task)
+        # A model may have fewer positions than the contract's length.
+        self.tokenizer = fast_tokenizer(model, token_limit(model), contract.prompt, teacher.task)
         # Pooling may leave the prompt out.
         prompted = model.preprocess(["x"], prompt=contract.prompt, **self._call) if contract.prompt else {}
         self._prompt_length = {key: value for key, value in prompted.items() if key == "prompt_length"}
@@ -100,15 +100,13 @@ class Encoder(TextEncoder):
         """Return the model for OpenVINO; None where torch runs it."""
         if not takes_openvino(backend, self.teacher.model, self.dtype):
             return None
-        # A graph divides by zero where padding comes first.
+        # Left padding makes the graph divide by zero.
         is_unfit = self._call or self.tokenizer is None or self.tokenizer.pads_left
         if is_unfit and backend == "auto":
             return None
         try:
             if self._call:
-                raise TeacherError(
-                    f"{self.teacher.name} is called with a task, which backend openvino has not"
-                )
+                raise TeacherError(f"{self.teacher.name} is called with a task: use backend torch")
             if self.tokenizer is None:
                 raise TeacherError(f"{self.teacher.name} has no fast tokenizer, which backend openvino needs")
             tokenized = self.tokenizer(PROBES)

@@ -1,12 +1,11 @@
 """Teacher whose contract is known without its model, which is loaded once a text needs it.
 
-A build notes the contract under a digest of everything it depends on: the options, the state of each file of
-the model, and library versions. While none of that changes, the next build reads the note.
+A build notes the contract under a digest of the options, the state of the model's files, and the versions of
+libraries. While none of them changes, the next build reads the note.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -18,25 +17,23 @@ from typing import TYPE_CHECKING
 from embedcache.codecs import Vectors
 from embedcache.contract import Contract, describe_differences
 from embedcache.errors import ContractMismatchError, CorruptCacheError, InputError, StorageError
-from embedcache.fsio import canonical_json, file_state, read_sealed_json, write_sealed_json
+from embedcache.fsio import file_state, json_digest, read_sealed_json, write_sealed_json
 from embedcache.lazy import load
 from embedcache.teacher.classifier import logits_name
 from embedcache.teacher.load import (
     Teacher,
     load_source,
     logits_teacher,
-    resolve_device,
+    resolve_dtype,
     resolve_teacher,
     warn_of_last_word,
 )
 from embedcache.teacher.model_folder import find_routes
-from embedcache.teacher.options import LOGITS, EncodeOptions, TeacherOptions, check_output
-from embedcache.teacher.resolve import ModelSource, is_local, is_served
+from embedcache.teacher.options import LOGITS, EncodeOptions, TeacherOptions, check_output, with_quantization
+from embedcache.teacher.resolve import ModelSource, is_local
 from embedcache.teacher.served import ServedEncoder, ServedTeacher, refuse_local_settings
 
 if TYPE_CHECKING:
-    import torch
-
     from embedcache.teacher.text_encoder import TextEncoder
     from embedcache.teacher.token_table import TokenTable
 
@@ -53,7 +50,7 @@ class LazyTeacher:
 
     Attributes:
         source: source of the model.
-        is_checked: True once stored rows were encoded again, see ``embedcache.probes``.
+        has_passed_probes: True once stored rows were encoded again, see ``embedcache.probes``.
 
     Raises:
         TeacherError: if there is no such teacher.
@@ -68,8 +65,10 @@ class LazyTeacher:
     ) -> None:
         self._given = TeacherOptions(teacher) if isinstance(teacher, (str, Path)) else teacher
         check_output(encode.output)
+        if isinstance(self._given, TeacherOptions):
+            encode = with_quantization(encode, self._given.quantize)
         self._encode, self._derived = encode, derived
-        self._note, self.is_checked = "", False
+        self._note, self.has_passed_probes = "", False
         self._table: TokenTable | None = None
         if isinstance(self._given, TeacherOptions):
             self.source = resolve_teacher(self._given)
@@ -96,7 +95,10 @@ class LazyTeacher:
         """
         teacher, encode = self._given, self._encode
         if is_own := isinstance(teacher, TeacherOptions):
-            teacher = load_source(self.source, teacher, encode.device, _dtype_of(teacher, encode))
+            dtype = None
+            if self.source.server is None and not encode.token_embeddings:  # which are not rounded
+                dtype = resolve_dtype(encode.compute_dtype, encode.device)
+            teacher = load_source(self.source, teacher, encode.device, dtype)
             warn_of_last_word(teacher)
         if not isinstance(teacher, Teacher):
             return teacher
@@ -130,7 +132,11 @@ class LazyTeacher:
     def route(self) -> str:
         """Route of a Router model, and its other routes; empty for any other model."""
         routes, default = find_routes(self.source.folder)
-        own = (self._given.task if isinstance(self._given, TeacherOptions) else None) or default
+        given = self._given
+        if isinstance(given, TeacherOptions):
+            own = given.task or default
+        else:
+            own = (given if isinstance(given, Teacher) else given.teacher).route
         others = ", ".join(one for one in routes if one != own)
         return f"{own}; --task takes {others}" if routes else ""
 
@@ -160,9 +166,11 @@ class LazyTeacher:
 
     def unload(self) -> None:
         """Free the memory of the model; the contract stays known, and the next use loads it again."""
-        if self.contract and self.__dict__.pop("encoder", None) and isinstance(self._given, TeacherOptions):
+        self.contract  # noqa: B018 - remembered before the model goes
+        if self.__dict__.pop("encoder", None) is not None and isinstance(self._given, TeacherOptions):
             import torch
 
+            self._table = None
             torch.cuda.empty_cache()
 
     def note(self, derived: Path) -> None:
@@ -170,19 +178,6 @@ class LazyTeacher:
         if self._note and not (derived / self._note).exists():
             with suppress(StorageError):
                 write_sealed_json(derived / self._note, self.contract.to_json())
-
-
-def _dtype_of(teacher: TeacherOptions, encode: EncodeOptions) -> torch.dtype | None:
-    """Return the dtype to load a teacher in, the one it will compute in; None for that of its files."""
-    # A table of token embeddings is not rounded.
-    if is_served(teacher.spec) or encode.token_embeddings:
-        return None
-    from embedcache.teacher.inference import resolve_compute_dtype
-
-    is_openvino = teacher.quantize is not None or encode.backend == "openvino"
-    name = "float32" if is_openvino and encode.compute_dtype == "auto" else encode.compute_dtype
-    is_on_cpu = teacher.quantize is not None and encode.device == "auto"
-    return resolve_compute_dtype(name, resolve_device("cpu" if is_on_cpu else encode.device))
 
 
 def encoder_of(teacher: Teacher, encode: EncodeOptions, *, copy: bool = True) -> TextEncoder:
@@ -233,4 +228,4 @@ def _digest(teacher: TeacherOptions, output: str, source: ModelSource) -> str:
         ],
         "versions": [load("embedcache:__version__"), *(version(name) for name in _LIBRARIES)],
     }
-    return hashlib.sha256(canonical_json(depends_on)).hexdigest()
+    return json_digest(depends_on)

@@ -9,17 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embedcache.contract import Contract, describe_differences
-from embedcache.errors import ContractMismatchError, PoolingNeededError, TeacherError
+from embedcache.errors import ContractMismatchError, PoolingNeededError, TeacherError, first_line
 from embedcache.teacher.aliases import ALIASES
+from embedcache.teacher.arguments import describe_loading, parse_arguments, replayed, with_other_end
 from embedcache.teacher.classifier import ClassifierHead, logits_contract, logits_name
-from embedcache.teacher.loading import describe_loading, keep_other_end, parse_arguments, read_json, replayed
-from embedcache.teacher.model_folder import ADAPTER, ModelFolder, find_routes
+from embedcache.teacher.model_folder import ADAPTER, ModelFolder, find_routes, read_json, read_prompts
 from embedcache.teacher.modules import (
+    cut_to_positions,
     is_normalized,
     load_model,
     modules_after_pooling,
     pooling_of,
+    set_max_length,
     set_normalize,
+    token_limit,
 )
 from embedcache.teacher.modules import quiet_transformers as quiet_transformers
 from embedcache.teacher.options import LOGITS, PROJECTION, QUANTIZATIONS, TeacherOptions
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     import torch
     from sentence_transformers import SentenceTransformer
 
-# Words of --pooling, and of the contract. SimCSE calls the raw [CLS] state "cls before pooler"; "cls" in its
+# --pooling value -> contract value. SimCSE calls the raw [CLS] state "cls before pooler"; "cls" in its
 # code is the pooler output.
 POOLINGS = {
     "mean": "mean",
@@ -42,8 +45,6 @@ POOLINGS = {
     "last": "lasttoken",
 }
 _WORD_OF = {mode: word for word, mode in POOLINGS.items()}
-_SHIFTED_POSITIONS = ("roberta", "xlm-roberta", "mpnet", "camembert")
-_UNLIMITED = 1_000_000
 
 
 def load_teacher(
@@ -72,13 +73,15 @@ def load_teacher(
     """
     given = teacher if isinstance(teacher, TeacherOptions) else TeacherOptions(teacher)
     options = replace(given, **settings)
-    loaded = load_source(resolve_teacher(options), options, device, dtype)
-    warn_of_last_word(loaded)
-    return loaded
+    return load_source(resolve_teacher(options), options, device, dtype)
 
 
-def resolve_teacher(options: TeacherOptions) -> ModelSource:
+def resolve_teacher(options: TeacherOptions, *, local: bool = False) -> ModelSource:
     """Find a teacher's model, under the name that it has in a cache.
+
+    Args:
+        options: the teacher.
+        local: download nothing.
 
     Raises:
         TeacherError: as ``resolve``; also if the name or a setting is invalid, or the model needs own code.
@@ -92,7 +95,7 @@ def resolve_teacher(options: TeacherOptions) -> ModelSource:
             f"{alias.model_id} runs only with its own code; none of it was run. If you trust its "
             "authors, add trust_remote_code"
         )
-    source = resolve(options.spec, code=options.trust_remote_code)
+    source = resolve(options.spec, code=options.trust_remote_code, local=local)
     source = replace(source, name=options.name_for(source.name))
     if not re.fullmatch(r"\w[\w.-]*", source.name):
         raise TeacherError(
@@ -119,8 +122,9 @@ def load_source(
     folder = ModelFolder(path, _route(path, options.task), source.base)
     task = None if folder.route else options.task
     # A later argument wins, so that an option wins over the alias.
-    added = parse_arguments([*(alias.arguments if alias else ()), *options.arguments])
-    keep_other_end(added, folder.transformer)
+    given = parse_arguments([*(alias.arguments if alias else ()), *options.arguments])
+    files = ("tokenizer.json", "tokenizer_config.json")
+    added = with_other_end(given, *(read_json(folder.transformer / name) for name in files))
     weights, tensor_names = folder.weights_digest()
     model = load_model(
         folder,
@@ -139,7 +143,7 @@ def load_source(
     # OpenVINO computes on the CPU.
     _move_to(model, "cpu" if options.quantize and device == "auto" else device)
     if options.max_length is not None:
-        _set_max_length(model, options.max_length, source.name)
+        set_max_length(model, options.max_length, source.name)
     width = _set_truncation(model, options.truncate_dim, source)
     runs_code = options.trust_remote_code and (module_code(folder) or mapped_code(folder))
     contract = Contract(
@@ -149,7 +153,7 @@ def load_source(
         pooling=pooling_of(model),
         modules=modules_after_pooling(model),
         prompt=_prompt(model, options, source),
-        max_length=_max_length(model),
+        max_length=token_limit(model),
         normalize=is_normalized(model),
         truncate_dim=model.truncate_dim,
         dimension=width,
@@ -157,33 +161,23 @@ def load_source(
         loading=describe_loading(folder.settings, added, task),
         code=code_digest(folder, source.code) if runs_code else None,
     )
-    _cut_to_positions(model)
-    teacher = Teacher(source, model, contract, task=task)
-    _features(teacher, "A text")
+    cut_to_positions(model)
+    teacher = Teacher(source, model, contract, task=task, route=folder.route)
+    _read_text(teacher)
     return teacher
 
 
-def _features(teacher: Teacher, text: str) -> dict[str, Any]:
+def _read_text(teacher: Teacher) -> dict[str, Any]:
     """Return the model's input for a text; ``TeacherError`` if it takes none."""
     call = {} if teacher.task is None else {"task": teacher.task}
     try:
         found: dict[str, Any] = teacher.model.preprocess(
-            [text], prompt=teacher.contract.prompt or None, **call
+            ["A text"], prompt=teacher.contract.prompt or None, **call
         )
     except (ValueError, RuntimeError, LookupError, TypeError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        reason = first_line(error)
         raise TeacherError(f"{teacher.folder} cannot read a text: {reason}") from error
     return found
-
-
-def read_prompts(folder: Path) -> dict[str, str]:
-    """Read the prompts that a model comes with, by name; empty if it has none, or empty ones alone.
-
-    Raises:
-        TeacherError: if its file is not a JSON object.
-    """
-    found = read_json(folder / "config_sentence_transformers.json").get("prompts") or {}
-    return {str(name): str(prompt or "") for name, prompt in found.items()} if any(found.values()) else {}
 
 
 def _prompt(model: SentenceTransformer, options: TeacherOptions, source: ModelSource) -> str:
@@ -217,22 +211,23 @@ def _route(folder: Path, task: str | None) -> str | None:
 
 def _takes_task(model: SentenceTransformer) -> bool:
     first: Any = model[0]
-    declares = getattr(first, "_chat_template_declares_task", bool)
+    # Private in sentence-transformers 6: the template of a chat model may branch on the task.
+    declares = getattr(first, "_chat_template_declares_task", None)
     own = ("query_length", "document_length", "query_expansion")
     return (
         "task" in model.get_model_kwargs()
-        or declares()
+        or (callable(declares) and declares())
         or any(getattr(first, name, None) is not None for name in own)
     )
 
 
 def warn_of_last_word(teacher: Teacher) -> None:
-    """Warn if the last token, which is pooled, is one of the text's."""
-    model: Any = teacher.model
-    tokenizer = getattr(model[0], "tokenizer", None) if model else None
+    """Warn if last-token pooling reads a word, not a special token."""
+    first: Any = teacher.model[0] if teacher.model else None
+    tokenizer = getattr(first, "tokenizer", None)
     if teacher.contract.pooling != "lasttoken" or tokenizer is None:
         return
-    ids = _features(teacher, "A text").get("input_ids")
+    ids = _read_text(teacher).get("input_ids")
     if ids is not None and int(ids[0][-1]) not in tokenizer.all_special_ids:
         logging.getLogger(__name__).warning(
             "%s pools the last token, and its tokenizer ends texts with a word, not with a special token. If "
@@ -280,6 +275,7 @@ def load_by_contract(
     device: str = "cpu",
     dtype: torch.dtype | None = None,
     trust_remote_code: bool = False,
+    local: bool = False,
 ) -> Teacher:
     """Load the teacher of a contract, with the settings in it.
 
@@ -291,6 +287,7 @@ def load_by_contract(
         device: ``auto``, ``cpu``, ``cuda`` ...
         dtype: dtype of the weights in memory; default: as the files have them.
         trust_remote_code: run code that comes with the model.
+        local: download nothing.
 
     Raises:
         TeacherError: if the model cannot be loaded or lacks its classifier, or the contract is that of a
@@ -319,9 +316,11 @@ def load_by_contract(
         name=name,
         trust_remote_code=trust_remote_code,
         arguments=arguments,
-        task=task or _route_of(spec, contract),
+        task=task,
     )
-    teacher = load_source(resolve_teacher(options), options, device, dtype)
+    source = resolve_teacher(options, local=local)
+    options = replace(options, task=task or _route_of(source, contract))
+    teacher = load_source(source, options, device, dtype)
     if contract.output == LOGITS:
         # The given name is that of the logits already.
         teacher = replace(logits_teacher(teacher), source=teacher.source)
@@ -334,16 +333,13 @@ def load_by_contract(
     return teacher
 
 
-def _route_of(spec: str | Path, contract: Contract) -> str | None:
+def _route_of(source: ModelSource, contract: Contract) -> str | None:
     """Return the route of a Router model that has the weights and the tokenizer of a contract."""
-    if is_served(spec):
-        return None
-    source = resolve(spec)
-    for route in find_routes(source.folder)[0]:
-        folder = ModelFolder(source.folder, route, source.base)
-        found = (folder.tokenizer_digest(), folder.weights_digest()[0])
-        if found == (contract.tokenizer, contract.weights):
-            return route
+    for folder in ModelFolder.of_routes(source.folder):
+        if folder.route is None or folder.tokenizer_digest() != contract.tokenizer:
+            continue
+        if replace(folder, base=source.base).weights_digest()[0] == contract.weights:
+            return folder.route
     return None
 
 
@@ -372,44 +368,18 @@ def resolve_device(name: str) -> torch.device:
         raise TeacherError(f"cannot use device {name!r}: {str(error).splitlines()[0]}") from error
 
 
+def resolve_dtype(name: str, device: str) -> torch.dtype:
+    """Return the dtype of a name on a device of a name; errors as the two functions that resolve them."""
+    from embedcache.teacher.inference import resolve_compute_dtype
+
+    return resolve_compute_dtype(name, resolve_device(device))
+
+
 def _move_to(model: SentenceTransformer, device: str) -> None:
     try:
         model.to(resolve_device(device))
     except (RuntimeError, AssertionError) as error:
         raise TeacherError(f"cannot use device {device!r}: {str(error).splitlines()[0]}") from error
-
-
-def _positions(model: SentenceTransformer) -> int | None:
-    """Return the number of tokens that a model has positions for; None if there is no limit."""
-    config: Any = getattr(model[0], "config", None)
-    limit = getattr(config, "max_position_embeddings", None)
-    if not isinstance(limit, int) or limit <= 0:
-        return None
-    if config.model_type in _SHIFTED_POSITIONS:
-        # The position tables of these architectures start after the padding index.
-        limit -= (config.pad_token_id or 0) + 1
-    return max(1, limit)
-
-
-def _set_max_length(model: SentenceTransformer, max_length: int, name: str) -> None:
-    limit = _positions(model) or max_length
-    # A model may promise a little more itself, and such contracts exist.
-    if not 0 < max_length <= max(limit, _max_length(model)):
-        raise TeacherError(f"max_length {max_length}: expected 1 to {limit} tokens for {name}")
-    model.max_seq_length = max_length
-
-
-def _max_length(model: SentenceTransformer) -> int:
-    """Return the number of tokens that a model cuts a text to, in a contract's words: 0 for no limit."""
-    length = model.max_seq_length
-    return int(length) if length is not None and length < _UNLIMITED else 0
-
-
-def _cut_to_positions(model: SentenceTransformer) -> None:
-    """Cut texts to the positions that a model has, even if it promises more."""
-    limit, length = _positions(model), model.max_seq_length
-    if limit is not None and length is not None and length > limit:
-        model.max_seq_length = limit
 
 
 def _set_truncation(model: SentenceTransformer, truncate_dim: int | None, source: ModelSource) -> int:

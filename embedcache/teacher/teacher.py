@@ -24,6 +24,7 @@ class Teacher:
         contract: everything that determines its vectors.
         head: classifier whose logits are its vectors; None for the model's own vectors.
         task: value of ``task`` that the model is called with.
+        route: route of a Router model, whose modules it has.
     """
 
     source: ModelSource
@@ -31,6 +32,7 @@ class Teacher:
     contract: Contract
     head: ClassifierHead | None = None
     task: str | None = None
+    route: str | None = None
 
     @property
     def name(self) -> str:

@@ -7,7 +7,6 @@ greedy, or by beams. Texts of a batch have one length: without padding, no text 
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +14,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from embedcache.errors import InputError, MissingExtraError, TeacherError
-from embedcache.fsio import canonical_json, sha256_file
+from embedcache.errors import InputError, MissingExtraError, TeacherError, first_line
+from embedcache.fsio import json_digest, sha256_file
+from embedcache.teacher import model_folder
 from embedcache.teacher.load import quiet_transformers
-from embedcache.teacher.loading import read_json
-from embedcache.teacher.model_folder import ModelFolder as ModelFiles
+from embedcache.teacher.model_folder import read_json
 from embedcache.teacher.resolve import resolve
 from embedcache.views.edits import CORE, Draw, put, words_of_share
 from embedcache.views.recipe import Kept, Made, Maker, Recipe
@@ -69,16 +68,17 @@ def find_model(spec: str) -> ModelFolder:
     folder = resolve(spec).folder
     if not (folder / "config.json").exists():
         raise TeacherError(f"{folder} has no config.json: expected a model folder")
+    files = model_folder.ModelFolder(folder)
     generation = read_json(folder / "generation_config.json")
     parts = {
-        "weights": ModelFiles(folder).weights_digest()[0],
-        "architecture": ModelFiles(folder).architecture_digest(),
+        "weights": files.weights_digest()[0],
+        "architecture": files.architecture_digest(),
         "generation": {k: v for k, v in generation.items() if k not in _VOLATILE_GENERATION},
         "tokenizer": {
             name: sha256_file(folder / name) for name in _TOKENIZER_FILES if (folder / name).exists()
         },
     }
-    return ModelFolder(spec, folder, hashlib.sha256(canonical_json(parts)).hexdigest())
+    return ModelFolder(spec, folder, json_digest(parts))
 
 
 def load_model(model: ModelFolder, kind: str, device: str) -> tuple[Any, Any]:
@@ -106,12 +106,12 @@ def load_model(model: ModelFolder, kind: str, device: str) -> tuple[Any, Any]:
             )
     except ImportError as error:
         raise MissingExtraError(
-            f"the tokenizer of {model.spec} needs more than is installed ({_first_line(error)}); run: "
+            f"the tokenizer of {model.spec} needs more than is installed ({first_line(error)}); run: "
             "pip install 'embedcache-distill[views]'"
         ) from error
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError) as error:
         raise TeacherError(
-            f"cannot load {model.spec} as {kind} ({_first_line(error)}); name another"
+            f"cannot load {model.spec} as {kind} ({first_line(error)}); name another"
         ) from error
     # Gaps would be filled with random numbers: an encoder without a head guesses words by lot.
     if missing := sorted(report["missing_keys"]):
@@ -370,7 +370,3 @@ def _code(codes: Mapping[str, int], language: str, spec: str) -> str:
         f"{spec} has no language {language!r} (near: {', '.join(near[:5])}). Name one that it has in "
         f"the view, and with the model, as in --translator en-CODE={spec}; --language is that of the texts"
     )
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)

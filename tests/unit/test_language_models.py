@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,17 @@ import embedcache
 from embedcache.cli.main import cli
 from embedcache.contract import Contract
 from embedcache.errors import ContractMismatchError, InputError, MissingExtraError, TeacherError
+from embedcache.teacher.aliases import ALIASES
 from embedcache.teacher.encode import Encoder
 from embedcache.teacher.lazy import LazyTeacher
-from embedcache.teacher.load import Teacher, load_by_contract, load_teacher, read_prompts
+from embedcache.teacher.load import Teacher, load_by_contract, load_teacher
+from embedcache.teacher.model_folder import read_prompts
 from embedcache.teacher.modules import quiet_transformers
-from embedcache.teacher.options import EncodeOptions
+from embedcache.teacher.options import EncodeOptions, TeacherOptions
 from embedcache.testing import encode_texts, sentences, tiny_encoder
 
+MEMORY = Path(__file__).parents[2] / "benchmarks" / "teacher_memory.py"
 TEXTS = [*sentences(12), "a bird </s> <s> sees", "the " * 90]
-SHARED = Path(__file__).parents[3] / "shared" / "tools" / "replicas.py"
 
 
 @pytest.fixture(scope="module")
@@ -127,10 +130,6 @@ TWINS: dict[str, tuple[str, Change]] = {
         "decoder",
         lambda one: edit(one / "sentence_bert_config.json", config_kwargs={"is_causal": False}),
     ),
-    "model_args": (
-        "decoder",
-        lambda one: edit(one / "sentence_bert_config.json", model_args={"use_mask": 1}),
-    ),
     "processor_kwargs": (
         "decoder",
         lambda one: edit(one / "sentence_bert_config.json", processor_kwargs={"padding_side": "right"}),
@@ -172,15 +171,51 @@ def test_whatever_changes_a_vector_changes_the_contract(
     folder = Path(shutil.copytree(folders[kind], tmp_path / "twin"))
     assert load(folder, trust_remote_code=kind == "code").contract == before
     change(folder)
-    try:
-        after = load(folder, trust_remote_code=kind == "code").contract
-    except TeacherError:
-        assert twin == "model_args"  # which transformers does not know
-    else:
-        assert after.id != before.id
+    assert load(folder, trust_remote_code=kind == "code").contract.id != before.id
 
 
-def test_what_no_code_reads_changes_no_contract(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_code_of_an_adapters_base_is_covered(folders: dict[str, Path], tmp_path: Path) -> None:
+    base = Path(shutil.copytree(folders["adapter"].with_name("base"), tmp_path / "base"))
+    model = "from transformers import Qwen3Model\n\n\nclass Model(Qwen3Model):\n    pass\n"
+    (base / "model.py").write_text(model)
+    edit(base / "config.json", auto_map={"AutoModel": "model.Model"})
+    folder = Path(shutil.copytree(folders["adapter"], tmp_path / "adapter"))
+    edit(folder / "adapter_config.json", base_model_name_or_path=str(base))
+    before = load(folder, trust_remote_code=True).contract
+    (base / "model.py").write_text(model + "    new = 1\n")
+    assert load(folder, trust_remote_code=True).contract.code != before.code is not None
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["model.weights_only=false", "tokenizer.vocab_file=/etc/passwd", "config.x=NaN", "model.gguf_file=x"],
+)
+def test_arguments_that_change_no_identity_are_refused(folders: dict[str, Path], setting: str) -> None:
+    with pytest.raises(TeacherError, match="teacher argument"):
+        load(folders["decoder"], arguments=[setting])
+
+
+@pytest.mark.parametrize("loading", ["x", '{"config":[]}', '{"model":{"weights_only":false}}'])
+def test_a_contract_with_a_foreign_loading_is_one_error(folders: dict[str, Path], loading: str) -> None:
+    contract = replace(load(folders["decoder"]).contract, loading=loading)
+    with pytest.raises(TeacherError):
+        load_by_contract(folders["decoder"], contract, name="x", remedy="")
+
+
+@pytest.mark.parametrize("processor", ["template", "sequence"])
+def test_an_argument_for_one_end_keeps_the_other(tmp_path: Path, processor: str) -> None:
+    folder = decoder(tmp_path / "words", ends=False)
+    edit(folder / "tokenizer_config.json", tokenizer_class="LlamaTokenizer")
+    if processor == "sequence":
+        own = json.loads((folder / "tokenizer.json").read_text())["post_processor"]
+        edit(folder / "tokenizer.json", post_processor={"type": "Sequence", "processors": [own]})
+    loaded = load(folder), load(folder, arguments=["tokenizer.add_eos_token=true"])
+    before, after = (one.model.preprocess(["a cat"])["input_ids"][0].tolist() for one in loaded)
+    assert before[0] == 1
+    assert after == [*before, 2]
+
+
+def test_unread_files_do_not_change_the_contract(folders: dict[str, Path], tmp_path: Path) -> None:
     folder = Path(shutil.copytree(folders["code"], tmp_path / "code"))
     for name in ("README.md", "figure.png", "onnx/model.onnx", "optimizer.pt", "pytorch_model.bin"):
         (folder / name).parent.mkdir(exist_ok=True)
@@ -198,9 +233,7 @@ def test_own_code_needs_trust_and_its_files(folders: dict[str, Path], tmp_path: 
         load(folder, trust_remote_code=True)
 
 
-def test_an_adapter_needs_peft_and_its_base(
-    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_adapter_needs_peft(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(MissingExtraError, match=r"\[peft\]"):
         load(folders["adapter"])
@@ -225,18 +258,24 @@ def test_a_route_has_the_contract_of_its_plain_model(folders: dict[str, Path]) -
 def test_a_last_token_that_is_a_word_is_warned_of(
     tmp_path: Path, folders: dict[str, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    load(folders["decoder"])
+    def encoder(folder: Path, *arguments: str) -> object:
+        return LazyTeacher(TeacherOptions(folder, arguments=arguments), EncodeOptions()).encoder
+
+    encoder(folders["decoder"])
     assert not caplog.records
     folder = decoder(tmp_path / "words", ends=False)
     edit(folder / "tokenizer_config.json", tokenizer_class="LlamaTokenizer", add_eos_token=True)
-    bare = load(folder)
+    encoder(folder)
     assert "add_eos_token=true" in caplog.text
     caplog.clear()
-    mended = load(folder, arguments=["tokenizer.add_eos_token=true"])
+    encoder(folder, "tokenizer.add_eos_token=true")
     assert not caplog.records
-    # The token at the beginning stays.
-    before, after = (one.model.preprocess(["a cat"])["input_ids"][0].tolist() for one in (bare, mended))
-    assert after == [*before, 2]
+
+
+def test_a_contract_of_another_model_is_refused(folders: dict[str, Path]) -> None:
+    contract = load(folders["router"], task="query").contract
+    with pytest.raises(ContractMismatchError, match="weights"):
+        load_by_contract(folders["router"].with_name("document"), contract, name="x", remedy="")
 
 
 # Prompts
@@ -276,6 +315,23 @@ def test_a_build_says_which_prompts_there_are(folders: dict[str, Path], tmp_path
     assert "--prompt-name" in said
 
 
+def test_the_route_of_a_loaded_teacher_is_shown(folders: dict[str, Path], tmp_path: Path) -> None:
+    teacher = load(folders["router"], task="query")
+    cache = embedcache.build(TEXTS, teacher=teacher, cache=tmp_path / "cache", name="x")
+    assert cache.result is not None
+    assert cache.result.route == "query; --task takes document"
+
+
+def test_the_table_of_aliases_is_theirs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "teachers.md").read_text()
+    rows = page.partition("| alias | queries |")[2].partition("\n\n")[0]
+    known = [name for name, alias in ALIASES.items() if alias.parameters > 100 and alias.prompts]
+    for name in known:
+        family = name.removesuffix("-4b").removesuffix("-8b")
+        assert f"`{family}" in rows
+        assert f"{ALIASES[name].parameters * 2 / 1000:.1f}" in rows
+
+
 def test_placeholders_are_no_prompts(tiny_teacher: Path) -> None:
     assert json.loads((tiny_teacher / "config_sentence_transformers.json").read_text())["prompts"]
     assert read_prompts(tiny_teacher) == {}
@@ -295,6 +351,17 @@ def test_a_teacher_is_computed_in_the_dtype_it_is_loaded_in(folders: dict[str, P
     after = given.model.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_build_has_one_copy_of_the_weights(tmp_path: Path, dtype: str) -> None:
+    folder = decoder(tmp_path / "large", layers=16, width=768)
+    command = [sys.executable, "-W", "ignore", str(MEMORY), str(folder), "--compute-dtype", dtype]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["weights"] > 1e8
+    assert found["ratio"] <= 1.25
 
 
 def test_token_embeddings_are_not_rounded(tiny_teacher: Path, tmp_path: Path) -> None:
@@ -321,6 +388,15 @@ def test_texts_are_cut_to_the_positions_that_a_model_has(tmp_path: Path) -> None
     assert again.contract == teacher.contract
 
 
+def test_a_model_without_a_length_is_cut_to_its_positions(tmp_path: Path) -> None:
+    folder = tiny_encoder(tmp_path / "endless")
+    edit(folder / "sentence_bert_config.json", max_seq_length=10_000_000)
+    teacher = load(folder)
+    assert teacher.contract.max_length == 0
+    encoded = Encoder(teacher, compute_dtype="float32").encode(["the " * 90])
+    assert (encoded.tokens.tolist(), encoded.truncated.tolist()) == ([64], [True])
+
+
 def test_special_tokens_in_a_text_are_split_where_the_tokenizer_says_so(tmp_path: Path) -> None:
     folder, texts = tiny_encoder(tmp_path / "split"), ["a [SEP] cat [MASK] dog", "the dog"]
     whole = encode_texts(load(folder), texts)
@@ -328,34 +404,3 @@ def test_special_tokens_in_a_text_are_split_where_the_tokenizer_says_so(tmp_path
     found = encode_texts(load(folder), texts)
     np.testing.assert_allclose(found, expected(folder, texts, {}), atol=1e-5)
     assert not np.allclose(found[0], whole[0], atol=1e-2)
-
-
-# Replicas that are kept outside
-
-
-@pytest.mark.skipif(not SHARED.exists(), reason="no ../shared/tools/replicas.py")
-@pytest.mark.slow
-def test_replicas_of_published_teachers(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, str(SHARED), "--out", str(tmp_path)], check=True, capture_output=True)
-    twins = ("qwen3-bidir", "qwen3-right", "lora-other", "remote-code-other", "mistral-eos")
-    ids = {}
-    for folder in sorted(tmp_path.iterdir()):
-        trust = folder.name.startswith("remote-code")
-        for prompt in (None, *read_prompts(folder)):
-            for task in ("query", "document") if folder.name == "router" else (None,):
-                teacher = load(folder, prompt_name=prompt, task=task, trust_remote_code=trust)
-                call = {"prompt_name": prompt} | ({"task": task} if task else {})
-                wanted = expected(folder, TEXTS, {}, **call)
-                assert cosines(encode_texts(teacher, TEXTS), wanted).min() >= 0.999999
-        ids[folder.name] = teacher.contract.id
-    own = [ids[name] for name in ids if name in twins or name in ("qwen3", "lora", "remote-code", "mistral")]
-    assert len(set(own)) == len(own) == 9
-    mended = load(tmp_path / "mistral", arguments=["tokenizer.add_eos_token=true"])
-    other = load(tmp_path / "mistral-eos")
-    assert cosines(encode_texts(mended, TEXTS), encode_texts(other, TEXTS)).min() >= 0.999999
-
-
-def test_a_contract_of_another_model_is_refused(folders: dict[str, Path]) -> None:
-    contract = load(folders["router"], task="query").contract
-    with pytest.raises(ContractMismatchError, match="weights"):
-        load_by_contract(folders["router"].with_name("document"), contract, name="x", remedy="")

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer.modules import Pooling
+from teacher_folders import edit
 
 from embedcache.errors import TeacherError
 from embedcache.teacher.aliases import ALIASES
@@ -54,11 +55,6 @@ def tokenizer_digest(folder: Path) -> str:
 
 def architecture_digest(folder: Path) -> str:
     return ModelFolder(folder).architecture_digest()
-
-
-def edit(path: Path, **changes: Any) -> None:
-    value = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps({**value, **changes}))
 
 
 def edit_module(folder: Path, number: int, **changes: Any) -> None:
