@@ -224,7 +224,8 @@ class Cache:
                 differences = teacher.contract.differences(contract)
                 raise ContractMismatchError(
                     f"the cache holds {name!r} with another contract ({describe_differences(differences)}): "
-                    "give the old settings, or another name (--teacher-name)",
+                    "give the old settings, another name (--teacher-name), or remove the old one first "
+                    f"('embedcache rm teacher {name}')",
                     differences,
                 )
 

@@ -23,6 +23,7 @@ from embedcache import fsio
 from embedcache.cache import Cache
 from embedcache.errors import EmbedCacheError
 from embedcache.keys import key_array
+from embedcache.probes import COUNT
 from embedcache.teacher.batching import EncodedTexts
 from embedcache.testing import FakeEncoder, fake_teacher
 
@@ -232,7 +233,7 @@ class Storm:
         assert self._vectors_of(order.cache) == len(self.texts)
         again = order.rows_encoded - self._rows
         assert again >= 0
-        assert blows is None or again <= blows * SHARD_ROWS
+        assert blows is None or again <= blows * (SHARD_ROWS + 2 * COUNT)  # with probes of stored rows
         self.again += again
         shutil.rmtree(order.cache)  # hundreds of caches would fill the disk
 

@@ -14,6 +14,7 @@ from distill.layout import describe_missing
 from distill.students.layers import keep_layers
 from distill.students.spec import ALIASES, StudentOptions, is_from_teacher, parse_spec
 from distill.students.static import flat_features, is_static
+from distill.students.transformer import merge_adapter
 from embedcache.contract import Contract
 from embedcache.errors import PoolingNeededError, TeacherError
 from embedcache.teacher.load import Teacher, load_teacher
@@ -81,6 +82,7 @@ def build_student(
             teacher = live_teacher()
             full = count_parameters(teacher.model)
             teacher.model.cpu()
+            merge_adapter(teacher.model)
             model = parsed.build(teacher, options)
         except StudentError as error:
             raise StudentError(f"student {spec!r}: {error}") from error

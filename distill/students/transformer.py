@@ -53,6 +53,26 @@ def transformer_of(teacher: SentenceTransformer) -> Any:
     return first
 
 
+def merge_adapter(model: SentenceTransformer) -> None:
+    """Merge an adapter into the weights of a model, in float32; a model without one stays as it is."""
+    inner: Any = getattr(model[0], "model", None)
+    if not getattr(inner, "_hf_peft_config_loaded", False):
+        return
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    model.float()
+    for name, layer in list(inner.named_modules()):
+        if isinstance(layer, BaseTunerLayer):
+            layer.merge()
+            parent, _, own = name.rpartition(".")
+            setattr(inner.get_submodule(parent), own, layer.get_base_layer())
+    # A model that has loaded an adapter once saves the adapter alone, and under the adapter's names.
+    whole = type(inner)(inner.config)
+    whole.load_state_dict(inner.state_dict())
+    first: Any = model[0]
+    first.model = whole.eval()
+
+
 def as_module(model: PreTrainedModel, tokenizer: Any, like: Any) -> Transformer:
     """Return ``model`` and ``tokenizer`` as a module with the settings it has after a reload from a folder.
 

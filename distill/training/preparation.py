@@ -186,6 +186,11 @@ def load_live_teacher(cache: Cache, teacher: CachedTeacher, source: str | None =
             f"teacher {teacher.name!r} is served, and its weights are not here: name another student, "
             "such as minilm-l3, and a loss on vectors"
         )
+    if teacher.contract.code is not None:
+        raise TeacherError(
+            f"teacher {teacher.name!r} runs its own code, and students are not made from such models: name "
+            "another student, such as minilm-l3, and a loss on vectors"
+        )
     noted = cache.model_source(teacher)
     remedy = "give its folder with --teacher-model"
     try:

@@ -144,8 +144,9 @@ def build(
     distinct = wanted = cached = fetched = resumed = 0
     with _build_lock(opened, job) as beside, _pool(opened, job, store) as pool:
         for some in texts:
-            progress.phase("look up", len(some))
             _store_waiting(opened, store, some)
+        for some in texts:
+            progress.phase("look up", len(some))
             missing = MissingRows.of(some, store, job.part)
             distinct, wanted = distinct + missing.distinct, wanted + missing.wanted
             cached += missing.wanted - len(missing)
@@ -298,9 +299,10 @@ def _pool(cache: Cache, job: Job, store: ShardStore) -> AbstractContextManager[W
     from embedcache.parallel.open_pool import open_pool
 
     job.teacher.unload()
-    probes = Probes.draw(store, cache.corpora())
     remote = None if job.remote is None else job.remote.url
-    return open_pool(cache, job.teacher, job.encode, store, probes, remote)
+    return open_pool(
+        cache, job.teacher, job.encode, store, lambda: Probes.draw(store, cache.corpora()), remote
+    )
 
 
 def _collect(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -251,7 +251,7 @@ def encode_texts(cache: Cache, texts: list[str], teacher: GivenTeacher | None) -
         is_there, held = cache.find(distinct, lazy.contract)
         known = dict(zip(itertools.compress(distinct, is_there), held, strict=True))
         if missing := [text for text in distinct if text not in known]:
-            vectors = _encode_into(cache, cache.opened_store(lazy.contract), missing, lazy)
+            vectors = _encode_into(cache, cache.opened_store(lazy.contract), missing, list(known), lazy)
             known |= zip(missing, vectors, strict=True)
             lazy.note(cache.derived_folder)
         shape = len(texts), lazy.contract.dimension
@@ -287,10 +287,20 @@ def _open_encoder(cache: Cache, given: GivenTeacher) -> LazyTeacher:
     return lazy
 
 
-def _encode_into(cache: Cache, store: ShardStore, texts: list[str], lazy: LazyTeacher) -> Vectors:
-    """Encode and keep distinct texts, few of them until others fill a shard; return their vectors."""
-    refuse_changed_teacher(lazy, store, cache.corpora)
-    waiting, encoder = cache.waiting(store.contract), lazy.encoder
+def _encode_into(
+    cache: Cache, store: ShardStore, texts: list[str], known: Sequence[str], lazy: LazyTeacher
+) -> Vectors:
+    """Encode and keep distinct texts, few of them until others fill a shard; return their vectors.
+
+    Args:
+        cache, store: where to.
+        texts: the texts.
+        known: other texts, which have vectors.
+        lazy: the teacher.
+    """
+    waiting = cache.waiting(store.contract)
+    refuse_changed_teacher(lazy, store, cache.corpora, waiting, known)
+    encoder = lazy.encoder
     if len(texts) < SHARD_ROWS:
         encoded = encoder.encode(texts)
         _refuse_non_finite(encoded, _TextList(texts), np.arange(len(texts)), encoder)

@@ -24,7 +24,6 @@ from embedcache.missing import KeyPart
 from embedcache.progress import Progress
 from embedcache.store import ShardStore
 from embedcache.teacher.lazy import LazyTeacher
-from embedcache.teacher.model_folder import read_prompts
 from embedcache.teacher.options import (
     EMBEDDING,
     ENGINES,
@@ -168,7 +167,8 @@ class Job:
             part=None if self.part is None else str(self.part),
             remote=None if self.remote is None else self.remote.url,
             prompt=self.teacher.contract.prompt,
-            prompt_names=tuple(read_prompts(self.teacher.source.folder)),
+            prompt_names=self.teacher.unused_prompts,
+            loading=self.teacher.contract.loading or "",
             route=self.teacher.route,
             **counts,
         )

@@ -82,7 +82,8 @@ class BuildResult:
         remote_bytes: bytes that came from it.
         verdicts: comparisons of its vectors with the teacher's.
         prompt: text put before every text.
-        prompt_names: names of the model's own prompts.
+        prompt_names: names of the model's own prompts, where none was chosen.
+        loading: loading arguments of the teacher, as JSON.
         route: route of a Router model, and its other routes; empty for any other model.
         computed: dtype, device and backend of new vectors, such as ``bfloat16 on cuda``; empty for none.
         quantized: mean and worst cosine of a quantized teacher's vectors to those of the whole model, over
@@ -122,6 +123,7 @@ class BuildResult:
     verdicts: tuple[str, ...] = ()
     prompt: str = ""
     prompt_names: tuple[str, ...] = ()
+    loading: str = ""
     route: str = ""
     computed: str = ""
     quantized: tuple[float, float] | None = None

@@ -102,6 +102,7 @@ def _texts(result: BuildResult) -> Iterator[tuple[str, object]]:
 
 def _vectors(result: BuildResult) -> Iterator[tuple[str, object]]:
     yield "route", result.route
+    yield "loaded with", result.loading
     if result.prompt or result.prompt_names:
         names = ", ".join(result.prompt_names)
         yield "prompt", repr(result.prompt) if result.prompt else f"none; --prompt-name takes {names}"

@@ -122,7 +122,7 @@ teacher_settings = all_of(
     click.option(
         "--normalize/--no-normalize",
         default=None,
-        help="Scale vectors to length one.  [default: as the teacher]",
+        help="Scale vectors to length one, before they are truncated.  [default: as the teacher]",
     ),
     choice("--quantize", ("int8",), "Quantize the weights with OpenVINO; changes the contract."),
     many("--teacher-arg", "arguments", "KIND.K=V", "Load with tokenizer.K=V, config.K=V or model.K=V."),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from uuid import uuid4
@@ -27,7 +27,7 @@ def open_pool(
     teacher: LazyTeacher,
     encode: EncodeOptions,
     store: ShardStore,
-    probes: Probes | None = None,
+    probes: Callable[[], Probes] | None = None,
     remote: str | None = None,
 ) -> Iterator[WorkerPool]:
     """Yield the pool of a build with ``devices`` or ``engine``; its workers end with the block.
@@ -37,7 +37,7 @@ def open_pool(
         teacher: the teacher.
         encode: options of the build.
         store: the store of the teacher's vectors.
-        probes: stored rows that each worker encodes again before it stores any.
+        probes: draws stored rows, which each worker encodes again before it stores any.
         remote: URL of the remote that workers push to where they do not see the cache.
 
     Raises:
@@ -60,15 +60,21 @@ def open_pool(
         contract=store.contract,
         codec=store.codec_name,
         codebook_in=_codebook_in(store),
-        probes=probes,
     )
+
+    def drawn(setup: WorkerSetup) -> WorkerSetup:
+        # Workers start after rows of stopped workers are stored.
+        return setup if probes is None else replace(setup, probes=probes())
+
     if encode.devices is not None:
         from embedcache.teacher.encode import available_cores
 
         devices = parse_devices(encode.devices)
         threads = max(1, (encode.threads or available_cores()) // len(devices))
         setups = [replace(setup, encode=replace(own, device=one, threads=threads)) for one in devices]
-        with closing(WorkerPool(lambda: ProcessEngine(setups), encode.shard_rows)) as pool:
+        with closing(
+            WorkerPool(lambda: ProcessEngine([drawn(one) for one in setups]), encode.shard_rows)
+        ) as pool:
             yield pool
         return
     if remote is not None:
@@ -81,7 +87,7 @@ def open_pool(
     seconds = WINDOW_SECONDS if remote is None else PUSHED_SECONDS
     try:
         with closing(
-            WorkerPool(lambda: RayEngine(setup, encode.address), encode.shard_rows, seconds)
+            WorkerPool(lambda: RayEngine(drawn(setup), encode.address), encode.shard_rows, seconds)
         ) as pool:
             yield pool
     finally:

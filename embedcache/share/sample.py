@@ -97,7 +97,7 @@ def compare(
     try:
         if texts or table:
             progress.phase(f"load teacher {name}")
-            encoder = load(keep_weights=table is not None)
+            encoder = load(keep_weights=True) if table else load()
             if table and not _has_table(encoder, TokenTable.read(table, came.contract)):
                 verdict, message = "bad", "its token embeddings are not the model's"
             elif texts:

@@ -81,6 +81,16 @@ class WaitingRows:
         """Return the vectors at ``positions``, none of them -1; float32 of shape (n, d)."""
         return np.concatenate([piece.stored.vector for piece in self._opened])[positions]
 
+    def pieces_at(self, positions: Positions) -> list[tuple[Shard, int]]:
+        """Return the piece that holds each row, and the row's number in it."""
+        ends = np.cumsum([len(piece) for piece in self._opened])
+        numbers = np.searchsorted(ends, positions, side="right")
+        return [
+            (piece, int(position - ends[number] + len(piece)))
+            for position, number in zip(positions.tolist(), numbers.tolist(), strict=True)
+            for piece in [self._opened[number]]
+        ]
+
     def add(self, rows: VectorBatch) -> None:
         """Write rows, durably.
 

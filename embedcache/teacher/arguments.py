@@ -51,16 +51,19 @@ _OWN_OPTIONS = {
     "revision": "ID@REVISION",
     "model_max_length": "--max-length",
 }
+_PYTHON = {"True": "true", "False": "false", "None": "null"}
 _ENDS = {"add_bos_token": 0, "add_eos_token": -1}
 _TEXT_STATES = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
 _POOLER_OUTPUT = {"text": {"method": "forward", "method_output_name": "pooler_output"}}
 
 
 def parse_arguments(given: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Parse ``tokenizer.K=V``, ``config.K=V`` and ``model.K=V``; a value that is no JSON is a string.
+    """Parse ``tokenizer.K=V``, ``config.K=V`` and ``model.K=V``.
 
-    >>> parse_arguments(["tokenizer.add_eos_token=true", "config.is_causal=false"])
-    {'tokenizer': {'add_eos_token': True}, 'config': {'is_causal': False}}
+    A value is JSON, or True, False or None as in Python; anything else is a string.
+
+    >>> parse_arguments(["tokenizer.add_eos_token=true", "config.hidden_act=relu"])
+    {'tokenizer': {'add_eos_token': True}, 'config': {'hidden_act': 'relu'}}
 
     Raises:
         TeacherError: if an argument has another form, or is not part of a teacher's identity.
@@ -87,13 +90,15 @@ def parse_arguments(given: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def _parse_value(text: str) -> Any:
-    def refuse(constant: str) -> None:
-        raise TeacherError(f"teacher argument {text!r}: {constant} is no number of JSON")
-
     try:
-        return json.loads(text, parse_constant=refuse)
-    except json.JSONDecodeError:
+        value = json.loads(_PYTHON.get(text, text))
+    except ValueError:
         return text
+    try:
+        canonical_json(value)
+    except ValueError as error:
+        raise TeacherError(f"teacher argument {text!r}: {error}") from error
+    return value
 
 
 def own_arguments(settings: Mapping[str, Any]) -> Arguments:
@@ -103,7 +108,7 @@ def own_arguments(settings: Mapping[str, Any]) -> Arguments:
 
 
 def with_other_end(
-    added: Arguments, tokenizer: Mapping[str, Any], config: Mapping[str, Any]
+    added: Arguments, own: Arguments, tokenizer: Mapping[str, Any], config: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """Keep the special token at the other end if ``add_bos_token`` or ``add_eos_token`` is added alone.
 
@@ -111,12 +116,15 @@ def with_other_end(
 
     Args:
         added: arguments beside the model's own.
+        own: the model's own arguments, which stay as they are.
         tokenizer: content of ``tokenizer.json``.
         config: content of ``tokenizer_config.json``.
     """
     completed = {kind: dict(values) for kind, values in added.items()}
-    ends = [name for name in _ENDS if name in completed.get("tokenizer", {})]
-    if len(ends) == 1:
+    before = own.get("tokenizer", {})
+    merged = {**before, **completed.get("tokenizer", {})}
+    ends = [name for name in _ENDS if name in merged]
+    if len(ends) == 1 and before.get(ends[0]) != merged[ends[0]]:
         (other,) = _ENDS.keys() - ends
         processor = tokenizer.get("post_processor") or {}
         steps = processor.get("processors", [processor])

@@ -28,7 +28,7 @@ from embedcache.teacher.load import (
     resolve_teacher,
     warn_of_last_word,
 )
-from embedcache.teacher.model_folder import find_routes
+from embedcache.teacher.model_folder import choose_route, find_routes, read_prompts
 from embedcache.teacher.options import LOGITS, EncodeOptions, TeacherOptions, check_output, with_quantization
 from embedcache.teacher.resolve import ModelSource, is_local
 from embedcache.teacher.served import ServedEncoder, ServedTeacher, refuse_local_settings
@@ -129,16 +129,24 @@ class LazyTeacher:
         return self.source.name
 
     @property
+    def unused_prompts(self) -> tuple[str, ...]:
+        """Names of the model's own prompts; empty if one was chosen by its name."""
+        given = self._given
+        if isinstance(given, TeacherOptions) and given.prompt_name is not None:
+            return ()
+        return tuple(read_prompts(self.source.folder))
+
+    @property
     def route(self) -> str:
         """Route of a Router model, and its other routes; empty for any other model."""
-        routes, default = find_routes(self.source.folder)
-        given = self._given
+        given, folder = self._given, self.source.folder
         if isinstance(given, TeacherOptions):
-            own = given.task or default
+            own = choose_route(folder, given.task)
         else:
             own = (given if isinstance(given, Teacher) else given.teacher).route
-        others = ", ".join(one for one in routes if one != own)
-        return f"{own}; --task takes {others}" if routes else ""
+        if own is None:
+            return ""
+        return f"{own}; --task takes {', '.join(one for one in find_routes(folder) if one != own)}"
 
     @cached_property
     def contract(self) -> Contract:

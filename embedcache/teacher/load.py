@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Any
 from embedcache.contract import Contract, describe_differences
 from embedcache.errors import ContractMismatchError, PoolingNeededError, TeacherError, first_line
 from embedcache.teacher.aliases import ALIASES
-from embedcache.teacher.arguments import describe_loading, parse_arguments, replayed, with_other_end
+from embedcache.teacher.arguments import (
+    describe_loading,
+    own_arguments,
+    parse_arguments,
+    replayed,
+    with_other_end,
+)
 from embedcache.teacher.classifier import ClassifierHead, logits_contract, logits_name
-from embedcache.teacher.model_folder import ADAPTER, ModelFolder, find_routes, read_json, read_prompts
+from embedcache.teacher.model_folder import ADAPTER, ModelFolder, choose_route, read_json, read_prompts
 from embedcache.teacher.modules import (
     cut_to_positions,
     is_normalized,
@@ -22,6 +28,7 @@ from embedcache.teacher.modules import (
     pooling_of,
     set_max_length,
     set_normalize,
+    takes_task,
     token_limit,
 )
 from embedcache.teacher.modules import quiet_transformers as quiet_transformers
@@ -106,9 +113,16 @@ def resolve_teacher(options: TeacherOptions, *, local: bool = False) -> ModelSou
 
 
 def load_source(
-    source: ModelSource, options: TeacherOptions, device: str, dtype: torch.dtype | None = None
+    source: ModelSource,
+    options: TeacherOptions,
+    device: str,
+    dtype: torch.dtype | None = None,
+    route: str | None = None,
 ) -> Teacher:
-    """Load a teacher that ``resolve_teacher`` has found; arguments and errors as ``load_teacher``."""
+    """Load a teacher that ``resolve_teacher`` has found; ``route`` wins over the task.
+
+    Other arguments and errors as ``load_teacher``.
+    """
     if source.server is not None:
         refuse_local_settings(options)
         return load_served(
@@ -119,12 +133,14 @@ def load_source(
         raise TeacherError(f"{path} is not a model folder: no config.json or modules.json")
     pooling = options.pooling or (alias.pooling if alias else None)
     _check_pooling(path, pooling)
-    folder = ModelFolder(path, _route(path, options.task), source.base)
+    folder = ModelFolder(path, route or choose_route(path, options.task), source.base)
     task = None if folder.route else options.task
     # A later argument wins, so that an option wins over the alias.
     given = parse_arguments([*(alias.arguments if alias else ()), *options.arguments])
     files = ("tokenizer.json", "tokenizer_config.json")
-    added = with_other_end(given, *(read_json(folder.transformer / name) for name in files))
+    own = own_arguments(folder.settings)
+    added = with_other_end(given, own, *(read_json(folder.transformer / name) for name in files))
+    tokenizer = folder.tokenizer_digest()
     weights, tensor_names = folder.weights_digest()
     model = load_model(
         folder,
@@ -135,7 +151,7 @@ def load_source(
     )
     if pooling_of(model) == "pooler" and not any("pooler.dense.weight" in tensor for tensor in tensor_names):
         raise TeacherError(f"{path} has no pooler weights: choose another pooling (mean, cls, last)")
-    if task is not None and not _takes_task(model):
+    if task is not None and not takes_task(model):
         raise TeacherError(f"task {task!r}: {source.name} takes no task; leave it out")
     if options.normalize is not None:
         set_normalize(model, options.normalize)
@@ -148,7 +164,7 @@ def load_source(
     runs_code = options.trust_remote_code and (module_code(folder) or mapped_code(folder))
     contract = Contract(
         weights=weights,
-        tokenizer=folder.tokenizer_digest(),
+        tokenizer=tokenizer,
         architecture=folder.architecture_digest(),
         pooling=pooling_of(model),
         modules=modules_after_pooling(model),
@@ -187,7 +203,7 @@ def _prompt(model: SentenceTransformer, options: TeacherOptions, source: ModelSo
         if options.prompt_name not in prompts:
             known = f"it has {', '.join(sorted(prompts))}" if prompts else "it has no prompts"
             raise TeacherError(
-                f"prompt_name {options.prompt_name!r}: {source.name} has no such prompt; {known}. Use one of "
+                f"prompt_name {options.prompt_name!r}: the model has no such prompt; {known}. Use one of "
                 "its names, or give the text with prompt"
             )
         return prompts[options.prompt_name]
@@ -195,30 +211,6 @@ def _prompt(model: SentenceTransformer, options: TeacherOptions, source: ModelSo
         return options.prompt
     own = str(model.prompts[model.default_prompt_name]) if model.default_prompt_name else ""
     return (source.alias.prompt if source.alias else "") or own
-
-
-def _route(folder: Path, task: str | None) -> str | None:
-    """Return the route of a Router model; None for any other model."""
-    routes, default = find_routes(folder)
-    if not routes:
-        return None
-    route = task or default
-    if route not in routes:
-        found = f"no route {task!r}" if task else "several routes, and none by default"
-        raise TeacherError(f"{folder} has {found}: expected task {' or '.join(routes)}")
-    return route
-
-
-def _takes_task(model: SentenceTransformer) -> bool:
-    first: Any = model[0]
-    # Private in sentence-transformers 6: the template of a chat model may branch on the task.
-    declares = getattr(first, "_chat_template_declares_task", None)
-    own = ("query_length", "document_length", "query_expansion")
-    return (
-        "task" in model.get_model_kwargs()
-        or (callable(declares) and declares())
-        or any(getattr(first, name, None) is not None for name in own)
-    )
 
 
 def warn_of_last_word(teacher: Teacher) -> None:
@@ -319,8 +311,7 @@ def load_by_contract(
         task=task,
     )
     source = resolve_teacher(options, local=local)
-    options = replace(options, task=task or _route_of(source, contract))
-    teacher = load_source(source, options, device, dtype)
+    teacher = load_source(source, options, device, dtype, _route_of(source, contract))
     if contract.output == LOGITS:
         # The given name is that of the logits already.
         teacher = replace(logits_teacher(teacher), source=teacher.source)

@@ -159,24 +159,34 @@ def _read_router(folder: Path) -> _RouterFile:
         raise TeacherError(f"{path} does not describe a router; copy the model again") from error
 
 
-def find_routes(folder: Path) -> tuple[list[str], str | None]:
-    """Return the routes of a Router model, and the route that a text takes by default.
+def find_routes(folder: Path) -> list[str]:
+    """Return the names of a Router model's routes; an empty list for any other model."""
+    routers = [_read_router(folder / entry.path) for entry in read_modules(folder) if entry.is_router]
+    return list(routers[0].structure) if routers else []
 
-    Returns:
-        Names, empty for any other model; the default, None if the model has none.
+
+def choose_route(folder: Path, task: str | None) -> str | None:
+    """Return the route that sentence-transformers takes for a text; None if the model is no Router model.
+
+    Raises:
+        TeacherError: if there is none for the task, or none without a task.
     """
-    for entry in read_modules(folder):
-        if entry.is_router:
-            router = _read_router(folder / entry.path)
-            routes = list(router.structure)
-            given = router.parameters
-            mapped = {}
-            with suppress(ValueError, SyntaxError, AttributeError):
-                mapped = {ast.literal_eval(k): v for k, v in (given.get("route_mappings") or {}).items()}
-            first = routes[0] if routes and given.get("allow_empty_key", True) else None
-            default = given.get("default_route") or first
-            return routes, mapped.get((None, "text")) or mapped.get((None, None)) or default
-    return [], None
+    routers = [_read_router(folder / entry.path) for entry in read_modules(folder) if entry.is_router]
+    if not routers:
+        return None
+    names, given = list(routers[0].structure), routers[0].parameters
+    mapped: dict[object, str] = {}
+    with suppress(ValueError, SyntaxError, AttributeError):
+        mapped = {ast.literal_eval(key): name for key, name in (given.get("route_mappings") or {}).items()}
+    first = names[0] if names and given.get("allow_empty_key", True) else None
+    for key in ((task, "text"), (task, None), (None, "text"), (None, None)):
+        if key in mapped:
+            return mapped[key]
+    route = task or ("text" if "text" in names else given.get("default_route") or first)
+    if route not in names:
+        found = f"no route {task!r}" if task else "several routes, and none by default"
+        raise TeacherError(f"{folder} has {found}: expected task {' or '.join(names)}")
+    return route
 
 
 @dataclass(frozen=True)
@@ -219,7 +229,7 @@ class ModelFolder:
     @classmethod
     def of_routes(cls, path: Path) -> list[ModelFolder]:
         """Return a model's folder once for each route; once if it is no Router model."""
-        return [cls(path, route) for route in find_routes(path)[0] or (None,)]
+        return [cls(path, route) for route in find_routes(path) or (None,)]
 
     @property
     def transformer(self) -> Path:
@@ -288,7 +298,7 @@ class ModelFolder:
 
         entries: dict[str, str] = {}
         for place, path in self.weight_files():
-            for name, tensor in _tensors(path):
+            for name, tensor in read_tensors(path):
                 data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
                 digest = hashlib.sha256(data.data).hexdigest()
                 entries[f"{place}/{name}"] = f"{tensor.dtype}:{list(tensor.shape)}:{digest}"
@@ -307,9 +317,18 @@ class ModelFolder:
         Padding and truncation are left out because every call sets its own, except the side a text is cut on.
 
         Raises:
-            TeacherError: if the folder holds no tokenizer.
+            TeacherError: if the folder holds no tokenizer, or its settings name one in another place.
         """
         folder = self.transformer
+        elsewhere = [
+            name for name in own_arguments(self.settings).get("tokenizer", {}) if name.endswith("_file")
+        ]
+        if elsewhere or self.settings.get("tokenizer_name_or_path"):
+            raise TeacherError(
+                f"{self.path} takes its tokenizer from another place "
+                f"({', '.join([*elsewhere, 'tokenizer_name_or_path'][:1])} in its settings): copy the "
+                "tokenizer's files into the folder"
+            )
         parts: dict[str, object]
         if fast := read_json(folder / "tokenizer.json"):
             parts = {"tokenizer.json": {k: v for k, v in fast.items() if k not in ("padding", "truncation")}}
@@ -322,6 +341,9 @@ class ModelFolder:
                 f"{', '.join(_SLOW_TOKENIZER_FILES)}"
             )
         config = read_json(folder / "tokenizer_config.json")
+        for name in config.get("fast_tokenizer_files") or ():
+            if (folder / _inside(str(name))).is_file() and name != "tokenizer.json":
+                parts[str(name)] = sha256_file(folder / str(name))
         parts["tokenizer_config.json"] = {
             k: v for k, v in config.items() if k not in _VOLATILE_TOKENIZER_CONFIG
         }
@@ -351,7 +373,7 @@ def _with_parts(folder: Path, name: str) -> list[Path]:
         raise TeacherError(f"{folder}: weights of the model: {error}; copy the model again") from error
 
 
-def _tensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
+def read_tensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
     """Read the tensors of a weight file one by one; a pickle may hold tensors alone."""
     import torch
     from safetensors import SafetensorError, safe_open

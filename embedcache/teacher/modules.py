@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
+from logging import ERROR, getLogger
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from embedcache.errors import TeacherError, first_line
 from embedcache.fsio import canonical_json
 from embedcache.teacher.arguments import KEYWORDS, Arguments, own_arguments
-from embedcache.teacher.model_folder import ADAPTER, ModelFolder, read_json
+from embedcache.teacher.model_folder import ADAPTER, ModelFolder, read_json, read_tensors
 from embedcache.teacher.own_code import mapped_code, module_code
 
 if TYPE_CHECKING:
@@ -24,22 +26,27 @@ _SHIFTED_POSITIONS = ("roberta", "xlm-roberta", "mpnet", "camembert")
 _UNLIMITED = 1_000_000
 # The last four come from a configuration that lacks a field, or has one of another type or value.
 _DAMAGED = (
-    *(OSError, ValueError, RuntimeError),
-    *(KeyError, TypeError, AttributeError, ArithmeticError),
+    *(OSError, ValueError, RuntimeError, ImportError),
+    *(LookupError, TypeError, AttributeError, ArithmeticError),
 )
 
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Silence transformers' progress bars and reports; ``load_model`` checks their content itself."""
+    """Silence progress bars and reports of the libraries; ``load_model`` checks their content itself."""
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    # Its advice on dtypes is for other callers.
+    own = getLogger("sentence_transformers")
+    level = own.level
+    own.setLevel(ERROR)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
         yield
     finally:
+        own.setLevel(level)
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
@@ -85,18 +92,40 @@ def load_model(
                 trust_remote_code=trust_remote_code,
                 **{keyword: values for keyword, values in keywords.items() if values},
             )
-    except ImportError as error:
-        raise TeacherError(f"cannot load {folder.path}: {first_line(error)}") from error
     except (*_DAMAGED, StrictDataclassError) as error:
         if not trust_remote_code and "trust_remote_code" in str(error):
             raise _needs_code(folder, mapped_code(folder)) from error
-        raise TeacherError(f"cannot load {folder.path}: {first_line(error)}; copy the model again") from error
+        remedy = "look at --teacher-arg" if any((arguments or {}).values()) else "copy the model again"
+        if isinstance(error, ImportError):
+            remedy = "install what its code needs"
+        reason = first_line(error)
+        if isinstance(error, StrictDataclassError):  # whose second line has the reason
+            reason = " ".join(str(error).split())[:300]
+        raise TeacherError(f"cannot load {folder.path}: {reason}; {remedy}") from error
     if folder.route is not None:
         model = _along_route(model, folder.route)
+    _refuse_unknown(model, arguments or {})
     _refuse_random_weights(model, folder)
+    if folder.base is not None:
+        _refuse_random_adapter(model, folder)
     if pooling is not None:
         set_pooling(model, pooling)
     return model
+
+
+def _refuse_unknown(model: SentenceTransformer, arguments: Arguments) -> None:
+    """Refuse arguments that tokenizer or configuration do not have; the libraries ignore them in silence."""
+    first: Any = model[0]
+    for kind in ("tokenizer", "config"):
+        owner = getattr(first, kind, None)
+        for key in arguments.get(kind, {}):
+            if not hasattr(owner, key):
+                near = get_close_matches(key, dir(owner), n=1)
+                hint = f", but {near[0]!r}" if near else ""
+                raise TeacherError(
+                    f"teacher argument {kind}.{key}: the model's {kind} has no {key!r}{hint}; correct it, or "
+                    "leave it out"
+                )
 
 
 def _needs_code(folder: ModelFolder, classes: Sequence[str]) -> TeacherError:
@@ -171,6 +200,26 @@ def _refuse_random_weights(model: SentenceTransformer, folder: ModelFolder) -> N
         raise TeacherError(
             f"{transformer}: no weights for {len(missing)} parameters (first: {missing[0]}): they belong to "
             "another config.json; copy the model again"
+        )
+
+
+def _refuse_random_adapter(model: SentenceTransformer, folder: ModelFolder) -> None:
+    """Refuse an adapter whose file lacks weights, or has others than its configuration names."""
+    from peft import get_peft_model_state_dict
+
+    found: set[str] = set()
+    for _, path in folder.weight_files():
+        if path.name.startswith("adapter_model."):
+            found |= {name.removeprefix("base_model.model.") for name, _ in read_tensors(path)}
+    inner: Any = model[0]
+    wanted = {
+        name.removeprefix("base_model.model.")
+        for name in get_peft_model_state_dict(inner.model, adapter_name="default")
+    }
+    if differing := sorted(found ^ wanted):
+        raise TeacherError(
+            f"{folder.path}: the adapter's weights are not those of its adapter_config.json and base model "
+            f"({len(differing)} differ, first: {differing[0]}); copy the model again"
         )
 
 
@@ -255,12 +304,15 @@ def _positions(model: SentenceTransformer) -> int | None:
 
 
 def set_max_length(model: SentenceTransformer, max_length: int, name: str) -> None:
-    """Set the length that texts are cut to; ``TeacherError`` if the model has fewer positions."""
+    """Set the length that texts are cut to; ``TeacherError`` if the model does not take it."""
     limit = _positions(model) or max_length
     # Older contracts hold the model's own length, even above its positions.
     if not 0 < max_length <= max(limit, token_limit(model)):
         raise TeacherError(f"max_length {max_length}: expected 1 to {limit} tokens for {name}")
-    model.max_seq_length = max_length
+    try:
+        model.max_seq_length = max_length
+    except AttributeError as error:
+        raise TeacherError(f"max_length {max_length}: {name} reads whole texts; leave it out") from error
 
 
 def token_limit(model: SentenceTransformer) -> int:
@@ -270,7 +322,27 @@ def token_limit(model: SentenceTransformer) -> int:
 
 
 def cut_to_positions(model: SentenceTransformer) -> None:
-    """Cut texts to the positions that a model has, even if it promises more."""
+    """Cut texts to the rows of a model's table of positions, even if it promises more."""
+    from torch import nn
+
     limit, length = _positions(model), model.max_seq_length
-    if limit is not None and length is not None and length > limit:
+    # Rotary positions have no table.
+    has_table = any(
+        isinstance(module, nn.Embedding) and name.endswith(("position_embeddings", ".wpe"))
+        for name, module in model.named_modules()
+    )
+    if has_table and limit is not None and length is not None and length > limit:
         model.max_seq_length = limit
+
+
+def takes_task(model: SentenceTransformer) -> bool:
+    """Return whether a model can be called with a task."""
+    first: Any = model[0]
+    # Private in sentence-transformers 6: the template of a chat model may branch on the task.
+    declares = getattr(first, "_chat_template_declares_task", None)
+    own = ("query_length", "document_length", "query_expansion")
+    return (
+        "task" in model.get_model_kwargs()
+        or (callable(declares) and declares())
+        or any(getattr(first, name, None) is not None for name in own)
+    )

@@ -37,8 +37,8 @@ class TeacherOptions:
         truncate_dim: leading dimensions that are kept; asked for where the teacher is served.
         normalize: scale vectors to length one.
         quantize: ``int8`` quantizes the weights, in OpenVINO; this is another teacher.
-        name: name in the cache; default: the alias, the folder's name or the hub id's last part, with a
-            ``prompt_name`` ``NAME.PROMPT_NAME``.
+        name: name in the cache; default: the alias, the folder's name or the hub id's last part, followed by
+            ``.TASK`` and ``.PROMPT_NAME`` where these are given.
         trust_remote_code: run code that comes with the model.
         arguments: loading arguments: ``tokenizer.K=V``, ``config.K=V``, ``model.K=V``.
         task: route of a Router model, or value of ``task`` for models that are called with one.
@@ -59,19 +59,21 @@ class TeacherOptions:
 
     def __post_init__(self) -> None:
         # Hashable, and equal for lists and tuples.
-        object.__setattr__(self, "arguments", tuple(self.arguments))
+        given = (self.arguments,) if isinstance(self.arguments, str) else tuple(self.arguments)
+        object.__setattr__(self, "arguments", given)
         if self.prompt is not None and self.prompt_name is not None:
             raise InputError(
                 f"prompt {self.prompt[:40]!r} and prompt_name {self.prompt_name!r}: leave one of them out"
             )
-        if self.prompt_name == LOGITS and self.name is None:
-            raise InputError(f"prompt_name {LOGITS!r}: NAME.{LOGITS} is a classifier's; give a name as well")
+        if LOGITS in (self.prompt_name, self.task) and self.name is None:
+            raise InputError(f"NAME.{LOGITS} is a classifier's: give a name as well (--teacher-name)")
 
     def name_for(self, model: str) -> str:
         """Return the teacher's name in a cache, from the name of its model."""
-        if self.name is None and self.prompt_name is not None:
-            return model + "." + re.sub(r"[^\w.-]", "-", self.prompt_name)
-        return self.name or model
+        if self.name is not None:
+            return self.name
+        parts = [part for part in (self.task, self.prompt_name) if part is not None]
+        return ".".join([model, *(re.sub(r"[^\w.-]", "-", part) for part in parts)])
 
 
 @dataclass(frozen=True)

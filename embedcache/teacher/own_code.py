@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 
+from embedcache.errors import TeacherError
 from embedcache.fsio import json_digest, sha256_file
 from embedcache.teacher.model_folder import LIBRARY, ModelFolder, read_json
 
@@ -15,15 +16,16 @@ UNREAD = (
     *("onnx/*", "openvino/*", "*.onnx", "*.onnx_data", "*.gguf", "*.tflite", "*.mlmodel", "coreml/*"),
     *("*.h5", "*.msgpack", "*.ot"),
     *("optimizer.pt", "optimizer.bin", "scheduler.pt", "scheduler.bin", "rng_state*.pth"),
-    *("trainer_state.json", "training_args.bin", "eval/*", "runs/*", "*.tfevents*", "checkpoint-*"),
+    *("trainer_state.json", "training_args.bin", "eval/*.csv", "runs/*", "*.tfevents*", "checkpoint-*"),
 )
 """Patterns of files that no code of a model reads: texts, pictures, exports and the state of a training."""
 _NAMING_CODE = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
 
 
 def module_code(folder: ModelFolder) -> list[str]:
-    """Return the classes of a model's modules that are not of sentence-transformers."""
-    return [entry.type for _, entry in folder.modules if not entry.type.startswith(LIBRARY)]
+    """Return the classes of a model's modules, of all routes, that are not of sentence-transformers."""
+    entries = [entry for one in ModelFolder.of_routes(folder.path) for _, entry in one.modules]
+    return sorted({entry.type for entry in entries if not entry.type.startswith(LIBRARY)})
 
 
 def mapped_code(folder: ModelFolder) -> list[str]:
@@ -53,6 +55,9 @@ def code_digest(folder: ModelFolder, repositories: Mapping[str, Path]) -> str:
     Args:
         folder: the model.
         repositories: folder of each other repository by its hub id; its Python files count.
+
+    Raises:
+        TeacherError: if the folder holds links to folders.
     """
     # The same weights in another container, which a download leaves out.
     unread = (*UNREAD, "pytorch_model*.bin", "model.safetensors", "model-*-of-*.safetensors", "*.index.json")
@@ -61,8 +66,10 @@ def code_digest(folder: ModelFolder, repositories: Mapping[str, Path]) -> str:
     for place, prefix in ((folder.path, ""), *([(folder.base, "base/")] if folder.base else [])):
         for path in place.rglob("*"):
             name = path.relative_to(place).as_posix()
-            is_read = not any(fnmatch(name, pattern) or fnmatch(path.name, pattern) for pattern in unread)
-            if is_read and path.is_file() and path not in weights:
+            if path.is_symlink() and path.is_dir():
+                raise TeacherError(f"{path} is a link to a folder: copy its files, which the code may read")
+            is_unread = any(fnmatch(name, pattern) or fnmatch(path.name, pattern) for pattern in unread)
+            if (path.suffix == ".py" or not is_unread) and path.is_file() and path not in weights:
                 parts[prefix + name] = sha256_file(path)
     for repository, place in repositories.items():
         files = sorted(place.rglob("*.py"))

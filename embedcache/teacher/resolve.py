@@ -186,7 +186,10 @@ def _find_base(file: Path, download: _Hub) -> tuple[Path, str]:
             f"{file} names the base model {named!r}: expected a folder or a hub id; copy the base model "
             "there, or correct base_model_name_or_path"
         )
-    base = download.model(named, str(adapter.get("revision") or ""))
+    try:
+        base = download.model(named, str(adapter.get("revision") or ""))
+    except TeacherError as error:
+        raise TeacherError(f"{file}: its base model {named!r} is no folder here: {error}") from error
     return base, f"{named}@{base.name}"
 
 

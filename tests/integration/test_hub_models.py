@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -94,7 +95,7 @@ def test_a_user_loads_models_of_a_hub(tmp_path: Path) -> None:
         assert user.load(f"org/code@{commit}", trust=True)["id"] == trusted["id"]
 
         tuned = user.load("org/adapter")
-        assert len(tuned["origin"]["base"]) == 40
+        assert re.fullmatch("org/base@[0-9a-f]{40}", tuned["origin"]["base"])
 
         plain, run = user.load("org/elsewhere"), user.load("org/elsewhere", trust=True)
         assert plain["code"] is None

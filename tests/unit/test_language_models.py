@@ -16,7 +16,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Router
 from teacher_folders import CODE, adapter, bidirectional, decoder, edit, own_code, router
 
 import embedcache
@@ -24,6 +26,7 @@ from embedcache.cli.main import cli
 from embedcache.contract import Contract
 from embedcache.errors import ContractMismatchError, InputError, MissingExtraError, TeacherError
 from embedcache.teacher.aliases import ALIASES
+from embedcache.teacher.arguments import parse_arguments
 from embedcache.teacher.encode import Encoder
 from embedcache.teacher.lazy import LazyTeacher
 from embedcache.teacher.load import Teacher, load_by_contract, load_teacher
@@ -73,7 +76,7 @@ def cosines(x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
 KINDS = [
     ("decoder", {}, {}, {}),
     ("decoder", {"prompt_name": "query"}, {}, {"prompt_name": "query"}),
-    ("decoder", {"arguments": ["config.is_causal=false"]}, {"config_kwargs": {"is_causal": False}}, {}),
+    ("decoder", {"arguments": ["config.hidden_act=relu"]}, {"config_kwargs": {"hidden_act": "relu"}}, {}),
     (
         "decoder",
         {"arguments": ["tokenizer.padding_side=right"]},
@@ -128,7 +131,7 @@ Change = Callable[[Path], object]
 TWINS: dict[str, tuple[str, Change]] = {
     "config_kwargs": (
         "decoder",
-        lambda one: edit(one / "sentence_bert_config.json", config_kwargs={"is_causal": False}),
+        lambda one: edit(one / "sentence_bert_config.json", config_kwargs={"hidden_act": "relu"}),
     ),
     "processor_kwargs": (
         "decoder",
@@ -188,11 +191,24 @@ def test_code_of_an_adapters_base_is_covered(folders: dict[str, Path], tmp_path:
 
 @pytest.mark.parametrize(
     "setting",
-    ["model.weights_only=false", "tokenizer.vocab_file=/etc/passwd", "config.x=NaN", "model.gguf_file=x"],
+    [
+        *("model.weights_only=false", "tokenizer.vocab_file=/etc/passwd", "model.gguf_file=x"),
+        *("config.rms_norm_eps=NaN", "config.rms_norm_eps=1e999", "config.num_hidden_layers=5"),
+        *("tokenizer.add_eos_tokn=true", "config.is_casual=false", "model.foo=1"),
+    ],
 )
-def test_arguments_that_change_no_identity_are_refused(folders: dict[str, Path], setting: str) -> None:
-    with pytest.raises(TeacherError, match="teacher argument"):
+def test_arguments_that_do_not_fit_the_model_are_refused(folders: dict[str, Path], setting: str) -> None:
+    with pytest.raises(TeacherError, match=r"teacher[- ]arg"):
         load(folders["decoder"], arguments=[setting])
+
+
+def test_values_are_read_as_json_or_python() -> None:
+    given = ["tokenizer.a=True", "tokenizer.b=true", "config.c=relu", 'config.d={"e": [1, 2.5]}']
+    assert parse_arguments(given) == {
+        "tokenizer": {"a": True, "b": True},
+        "config": {"c": "relu", "d": {"e": [1, 2.5]}},
+    }
+    assert TeacherOptions("x", arguments="tokenizer.a=1") == TeacherOptions("x", arguments=["tokenizer.a=1"])
 
 
 @pytest.mark.parametrize("loading", ["x", '{"config":[]}', '{"model":{"weights_only":false}}'])
@@ -245,6 +261,55 @@ def test_a_base_that_is_missing_is_one_error(folders: dict[str, Path], tmp_path:
     edit(folder / "adapter_config.json", base_model_name_or_path=base)
     with pytest.raises(TeacherError, match="base model"):
         load(folder)
+
+
+def test_an_adapter_with_other_weights_than_it_names_is_refused(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(folders["adapter"], tmp_path / "adapter"))
+    weights = load_file(folder / "adapter_model.safetensors")
+    for changed in (dict(list(weights.items())[1:]), weights | {"base_model.model.x": torch.zeros(1)}):
+        save_file(changed, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+        with pytest.raises(TeacherError, match="adapter"):
+            load(folder)
+
+
+def test_a_tokenizer_in_another_place_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    for setting in ({"tokenizer_name_or_path": "x"}, {"processor_kwargs": {"tokenizer_file": "x"}}):
+        folder = Path(shutil.copytree(folders["decoder"], tmp_path / next(iter(setting))))
+        edit(folder / "sentence_bert_config.json", **setting)
+        with pytest.raises(TeacherError, match="another place"):
+            load(folder)
+
+
+def test_own_arguments_are_replayed_as_they_are(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(folders["decoder"], tmp_path / "decoder"))
+    edit(folder / "sentence_bert_config.json", processor_kwargs={"add_eos_token": True})
+    contract = load(folder).contract
+    assert load_by_contract(folder, contract, name="x", remedy="").contract == contract
+
+
+def test_a_text_takes_the_route_of_texts(tmp_path: Path) -> None:
+    parts = [tiny_encoder(tmp_path / name, seed=seed) for seed, name in enumerate(("first", "second"))]
+    with quiet_transformers():
+        first, second = (list(SentenceTransformer(str(part), device="cpu").children()) for part in parts)
+        for name, given in (
+            ("text", {"sub_modules": {"image": first, "text": second}}),
+            (
+                "mapped",
+                {
+                    "sub_modules": {"a": first, "b": second},
+                    "route_mappings": {(None, "text"): "b", ("query", "text"): "a"},
+                },
+            ),
+        ):
+            model = SentenceTransformer(modules=[Router(**given)], device="cpu")
+            model.save_pretrained(str(tmp_path / name), create_model_card=False)
+    assert load(tmp_path / "text").contract == load(parts[1]).contract
+    assert load(tmp_path / "mapped").contract == load(parts[1]).contract
+    asked = load(tmp_path / "mapped", task="query")
+    assert asked.contract == load(parts[0]).contract
+    assert load_by_contract(tmp_path / "mapped", asked.contract, name="x", remedy="").route == "a"
 
 
 def test_a_route_has_the_contract_of_its_plain_model(folders: dict[str, Path]) -> None:
@@ -386,6 +451,13 @@ def test_texts_are_cut_to_the_positions_that_a_model_has(tmp_path: Path) -> None
     assert encoded.truncated.tolist() == [True, False]
     again = load_by_contract(folder, teacher.contract, name="again", remedy="")
     assert again.contract == teacher.contract
+
+
+def test_rotary_positions_have_no_end(tmp_path: Path) -> None:
+    folder = decoder(tmp_path / "rotary")
+    edit(folder / "sentence_bert_config.json", max_seq_length=100)
+    encoded = Encoder(load(folder), compute_dtype="float32").encode(["the " * 90])
+    assert (encoded.tokens.tolist(), encoded.truncated.tolist()) == ([92], [False])
 
 
 def test_a_model_without_a_length_is_cut_to_its_positions(tmp_path: Path) -> None:

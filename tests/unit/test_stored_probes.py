@@ -17,6 +17,7 @@ from embedcache.errors import ContractMismatchError, NonFiniteVectorError
 from embedcache.fsio import list_folder
 from embedcache.keys import key_array
 from embedcache.probes import COUNT, Probes
+from embedcache.store import VectorBatch
 from embedcache.teacher.encode import Encoder
 from embedcache.teacher.load import load_teacher
 from embedcache.teacher.options import EncodeOptions, TeacherOptions
@@ -142,6 +143,23 @@ def test_probes_are_spread_from_the_shortest_to_the_longest(tmp_path: Path) -> N
     shards = store.shards_at(store.locate(key_array(probes.texts)))
     assert len(set(shards.tolist())) >= 3
     assert Probes.draw(store, []).texts == ()
+
+
+@pytest.mark.parametrize("devices", [None, "cpu,cpu"])
+def test_waiting_rows_are_probed(older: Cache, folder: Path, tmp_path: Path, devices: str | None) -> None:
+    """Rows that ``Cache.encode`` keeps are compared once a call or a build has their texts."""
+    contract = older.teacher().contract
+    waiting = Cache.create(tmp_path / "waiting")
+    vectors, keys = older.lookup(TEXTS[:50]), key_array(TEXTS[:50])
+    tokens = older.store(contract).seen(older.store(contract).locate(keys))[0]
+    provenance = {"compute_dtype": "float32", "transformers": "4.57.1"}
+    waiting.register_teacher("decoder", contract, {})
+    waiting.waiting(contract).add(VectorBatch(keys, vectors, tokens, tokens < 0, provenance))
+    if devices is None:
+        with pytest.raises(ContractMismatchError, match="tokens"):
+            waiting.encode([*TEXTS[:3], *MORE], folder)
+    with pytest.raises(ContractMismatchError, match="tokens"):
+        build([*TEXTS, *MORE], teacher=folder, cache=waiting.folder, encode=EncodeOptions(devices=devices))
 
 
 def test_a_teacher_under_another_name_is_still_probed(older: Cache, folder: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from distill_helpers import TEXTS
 from student_teachers import build, make_teacher
+from teacher_folders import adapter, decoder
 from transformers import BertConfig, BertModel
 
 from distill.errors import StudentError
@@ -21,7 +22,7 @@ from distill.students.layers import keep_layers, parse_layers
 from distill.students.spec import ALIASES, KINDS, StudentOptions, is_from_teacher, parse_spec
 from embedcache.teacher.aliases import ALIASES as TEACHERS
 from embedcache.teacher.load import load_teacher
-from embedcache.testing import tiny_encoder
+from embedcache.testing import encode_texts, tiny_encoder
 
 pytest_plugins = ["distill_fixtures"]
 
@@ -207,6 +208,18 @@ def test_vectors_have_length_one_if_the_teachers_have(teacher, narrow, tmp_path)
     whole = make("layers:2", cut)
     assert names(whole) == ["Transformer", "Pooling", "Normalize", "Dense"]
     np.testing.assert_allclose(encode(whole), encode(cut.model), atol=1e-6)
+
+
+def test_a_student_of_an_adapter_is_whole(tmp_path):
+    teacher = load_teacher(adapter(tmp_path / "adapter", decoder(tmp_path / "base", seed=3)), device="cpu")
+    expected = encode_texts(teacher, SOME)
+    whole = make("layers:2", teacher)
+    np.testing.assert_allclose(encode(whole), expected, atol=1e-5)
+    student = make("layers:1", load_teacher(tmp_path / "adapter", device="cpu"))
+    student.save_pretrained(str(tmp_path / "student"), create_model_card=False)
+    assert not (tmp_path / "student" / "adapter_config.json").exists()
+    again = load_teacher(tmp_path / "student", device="cpu").model.float()
+    np.testing.assert_allclose(encode(again), encode(student), atol=1e-6)
 
 
 def test_weights_stored_in_half_precision_are_trained_in_full(tmp_path):
