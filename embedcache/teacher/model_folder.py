@@ -320,14 +320,14 @@ class ModelFolder:
             TeacherError: if the folder holds no tokenizer, or its settings name one in another place.
         """
         folder = self.transformer
-        elsewhere = [
-            name for name in own_arguments(self.settings).get("tokenizer", {}) if name.endswith("_file")
-        ]
-        if elsewhere or self.settings.get("tokenizer_name_or_path"):
+        own = own_arguments(self.settings).get("tokenizer", {})
+        elsewhere = [name for name in own if name.endswith("_file")]
+        if self.settings.get("tokenizer_name_or_path"):
+            elsewhere.append("tokenizer_name_or_path")
+        if elsewhere:
             raise TeacherError(
-                f"{self.path} takes its tokenizer from another place "
-                f"({', '.join([*elsewhere, 'tokenizer_name_or_path'][:1])} in its settings): copy the "
-                "tokenizer's files into the folder"
+                f"{self.path} takes its tokenizer from another place ({', '.join(elsewhere)} in its "
+                "settings): copy the tokenizer's files into the folder"
             )
         parts: dict[str, object]
         if fast := read_json(folder / "tokenizer.json"):
