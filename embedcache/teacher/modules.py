@@ -207,16 +207,18 @@ def _refuse_random_adapter(model: SentenceTransformer, folder: ModelFolder) -> N
     """Refuse an adapter whose file lacks weights, or has others than its configuration names."""
     from peft import get_peft_model_state_dict
 
-    found: set[str] = set()
-    for _, path in folder.weight_files():
-        if path.name.startswith("adapter_model."):
-            found |= {name.removeprefix("base_model.model.") for name, _ in read_tensors(path)}
     inner: Any = model[0]
-    wanted = {
-        name.removeprefix("base_model.model.")
-        for name in get_peft_model_state_dict(inner.model, adapter_name="default")
-    }
-    if differing := sorted(found ^ wanted):
+    lacking = set(get_peft_model_state_dict(inner.model, adapter_name="default"))
+    wanted, unknown = frozenset(lacking), []
+    files = [path for _, path in folder.weight_files() if path.name.startswith("adapter_model.")]
+    for full, _ in (one for path in files for one in read_tensors(path)):
+        # Names begin with those of the models around the transformer, which loading takes off.
+        name = full
+        while name and name not in wanted:
+            name = name.partition(".")[2]
+        lacking.discard(name)
+        unknown += [] if name else [full]
+    if differing := sorted(lacking | set(unknown)):
         raise TeacherError(
             f"{folder.path}: the adapter's weights are not those of its adapter_config.json and base model "
             f"({len(differing)} differ, first: {differing[0]}); copy the model again"

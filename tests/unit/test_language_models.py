@@ -272,6 +272,14 @@ def test_an_adapter_with_other_weights_than_it_names_is_refused(
         save_file(changed, folder / "adapter_model.safetensors", metadata={"format": "pt"})
         with pytest.raises(TeacherError, match="adapter"):
             load(folder)
+    # Adapters of causal models have one name more in front.
+    renamed = {
+        name.replace("base_model.model.", "base_model.model.model."): weights[name] for name in weights
+    }
+    save_file(renamed, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    np.testing.assert_array_equal(
+        encode_texts(load(folder), TEXTS), encode_texts(load(folders["adapter"]), TEXTS)
+    )
 
 
 def test_a_tokenizer_in_another_place_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
