@@ -27,6 +27,10 @@ class MissingInputError(InputError, FileNotFoundError):
     """A file, folder or column that was named but is missing."""
 
 
+class EmptySourceError(InputError):
+    """A file without a row."""
+
+
 class TeacherError(EmbedCacheError, ValueError):
     """A teacher that cannot be found, loaded or understood."""
 

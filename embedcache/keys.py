@@ -32,8 +32,19 @@ def key(text: str) -> bytes:
 
 
 def key_array(texts: Iterable[str]) -> KeyArray:
-    """Return the keys of ``texts`` as an array of dtype ``V16``, shape (n,)."""
-    return np.frombuffer(b"".join(map(key, texts)), dtype=KEY_DTYPE)
+    """Return the keys of ``texts`` as an array of dtype ``V16``, shape (n,).
+
+    Raises:
+        InputError: if a text holds half of a surrogate pair, which has no UTF-8 form.
+    """
+    try:
+        return np.frombuffer(b"".join(map(key, texts)), dtype=KEY_DTYPE)
+    except UnicodeEncodeError as error:
+        shown = str(error.object)[:80].encode("ascii", "backslashreplace").decode()
+        raise InputError(
+            f"the text '{shown}' holds {error.object[error.start]!a}, which is no character and has no UTF-8 "
+            "form: remove it, or read the text again in the right encoding"
+        ) from error
 
 
 def list_of_texts(texts: Iterable[str]) -> list[str]:

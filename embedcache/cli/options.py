@@ -89,6 +89,13 @@ reader_options = all_of(
     many("--rows", "rows", "COLUMN=VALUE", "Read rows such as split=train."),
     named("--delimiter", "CHAR", "A character, tab, comma, semicolon or pipe."),
     count("--limit", "Read at most N rows."),
+    choice(
+        "--on-bad",
+        ("error", "skip"),
+        "With more than 1 % malformed rows.",
+        default="error",
+        show_default=True,
+    ),
 )
 
 

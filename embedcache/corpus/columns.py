@@ -37,6 +37,7 @@ class Problem(Enum):
     NULL_LABEL = "null label"
     BAD_LABEL = "unusable label"
     PAIR_SEPARATOR = "pair separator"
+    EMPTY_FILE = "empty file"
 
 
 RawRow: TypeAlias = tuple[Any, ...]
@@ -47,7 +48,8 @@ class Columns:
     """Columns to read; ``text`` None means the one of ``TEXT_COLUMNS``.
 
     ``text_option`` and ``label_option`` are the options that name these columns, for messages. ``more`` are
-    further columns, each with its option. ``delimiter`` stands between the fields of CSV and TSV.
+    further columns, each with its option. ``delimiter`` stands between the fields of CSV and TSV. ``on_bad``
+    is ``error`` or ``skip`` for files with many malformed rows, None where they cannot be skipped.
     """
 
     text: str | None = None
@@ -57,6 +59,7 @@ class Columns:
     label_option: str = "label_column"
     more: tuple[tuple[str, str], ...] = ()
     delimiter: str | None = None
+    on_bad: str | None = None
 
     @property
     def names(self) -> list[str | None]:

@@ -21,7 +21,7 @@ import numpy as np
 
 from embedcache.corpus.columns import DELIMITERS, TEXT_COLUMNS, Columns, Problem, RawRow, RawRows, is_utf8
 from embedcache.corpus.sources import STDIN, MemoryRows, Source, open_bytes, source_name
-from embedcache.errors import EmbedCacheError, InputError, MissingInputError
+from embedcache.errors import EmbedCacheError, EmptySourceError, InputError, MissingInputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MAX_LINE_BYTES = 1 << 26
 """A longer line is refused: it would have to be held in memory, and is no sentence."""
 
-# Share and least number of rows of another width that mean that the file is read wrongly.
+# Share of malformed rows from which a file is read wrongly; least number where they cannot be skipped.
 _WRONG_SHARE, _WRONG_LEAST = 0.01, 3
 _SLICE_ROWS = 8192
 
@@ -42,6 +42,7 @@ _NOT_TEXT = (
     *(b"PAR1\x15", b"ARROW1\0", b"\xff\xff\xff\xff", b"\xff\xfe", b"\xfe\xff"),
     *(b"%PDF-", b"PK\x03\x04", b"\xfd7zXZ\0", b"BZh91AY&SY", b"\x1f\x8b", b"\x28\xb5\x2f\xfd"),
 )
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _DAMAGE = (OSError, EOFError, zlib.error, ValueError, NotImplementedError)
 """Errors of reading damaged data, those of pyarrow among them."""
 
@@ -81,8 +82,10 @@ def _open(source: Source, kind: str, name: str, wanted: Columns, stack: ExitStac
     if kind in ("parquet", "arrow"):
         if source == STDIN:
             raise InputError(f"{kind} is not read from standard input: give a file")
+        with source.open("rb") as file:
+            _refuse_pointer(file.read(len(_LFS_POINTER)), name)
         schema, read = open_table(source, kind, stack)
-        wanted = wanted.within(schema.names, name)
+        wanted = wanted.within(_field_names(schema), name)
         return _batches(read(sorted({column for _, column in wanted.asked})), schema, name, wanted)
     stream = stack.enter_context(open_bytes(source))
     _refuse_foreign(stream.peek(_HEAD_BYTES)[:_HEAD_BYTES], name, kind)
@@ -102,7 +105,8 @@ def _open(source: Source, kind: str, name: str, wanted: Columns, stack: ExitStac
 def _refuse_foreign(head: bytes, name: str, kind: str) -> None:
     """Raise ``InputError`` where a file that begins with ``head`` is empty, or no text."""
     if not head:
-        raise InputError(f"{name}: no rows to read as {kind}: the file is empty")
+        raise EmptySourceError(f"{name}: no rows to read as {kind}: the file is empty")
+    _refuse_pointer(head, name)
     controls = len(head) - len(head.translate(None, _CONTROLS))
     is_binary = len(head) >= _LEAST_BYTES_TO_JUDGE and controls > _MOST_CONTROLS * len(head)
     if is_binary or head.startswith(_NOT_TEXT):
@@ -110,6 +114,12 @@ def _refuse_foreign(head: bytes, name: str, kind: str) -> None:
             f"{name} looks like binary data (it begins with {head[:6]!r}), expected {kind} in UTF-8; pass "
             "the right format, unpack or convert it"
         )
+
+
+def _refuse_pointer(head: bytes, name: str) -> None:
+    """Raise ``InputError`` where a file that begins with ``head`` stands for one that Git LFS keeps."""
+    if head.startswith(_LFS_POINTER):
+        raise InputError(f"{name} is a pointer of Git LFS, not the file itself: run 'git lfs pull'")
 
 
 def _lines(stream: io.BufferedReader, name: str) -> Iterator[str]:
@@ -134,36 +144,93 @@ def _delimited(lines: Iterator[str], kind: str, name: str, wanted: Columns) -> R
     if len(delimiter) != 1 or delimiter in '"\r\n':
         known = ", ".join(DELIMITERS)
         raise InputError(f"delimiter {wanted.delimiter!r}: expected one character, or one of {known}")
-    records = _records(lines, delimiter, csv.QUOTE_MINIMAL if kind == "csv" else csv.QUOTE_NONE, name)
+    escapes = 0
+
+    def watched() -> Iterator[str]:
+        nonlocal escapes
+        for line in lines:
+            escapes += '\\"' in line
+            yield line
+
+    records = _records(watched(), delimiter, csv.QUOTE_MINIMAL if kind == "csv" else csv.QUOTE_NONE, name)
     _, header = next(records)
     if isinstance(header, Problem) or not all(map(is_utf8, header)):
         raise InputError(f"{name}:1: the header line is not {kind.upper()} in UTF-8; pass the right format")
     wanted = wanted.within(header, name)
     # A column not asked for gives the text, which is not looked at: itemgetter is twice as fast as a closure.
     pick = itemgetter(*(header.index(str(column or wanted.text)) for column in wanted.names))
+    may_be_quoted = kind == "tsv" and wanted.delimiter is None
 
     def rows() -> Iterator[RawRow]:
-        total = wrong = 0
-        first = ""
-        for total, (number, fields) in enumerate(records, 1):  # noqa: B007 - used after the loop
+        nonlocal may_be_quoted
+        wrong = _Malformed(name, wanted)
+        for number, fields in records:
+            wrong.rows += 1
             if isinstance(fields, Problem):
+                wrong.add(number, "no CSV")
                 yield wanted.lost(number, fields)
             elif len(fields) == len(header):
-                yield (number, *pick(fields))
+                found = pick(fields)
+                if may_be_quoted and found[0].startswith('"'):
+                    may_be_quoted = not _refuse_quoted(found[0], f"{name}:{number}")
+                yield (number, *found)
             elif not fields:
                 yield wanted.lost(number, Problem.EMPTY)
             else:
-                wrong += 1
-                first = first or f"{name}:{number}: {len(fields)} fields"
+                wrong.add(number, f"{len(fields)} fields")
                 yield wanted.lost(number, Problem.COLUMN_COUNT)
-        if wrong >= _WRONG_LEAST and wrong > total * _WRONG_SHARE:
-            raise InputError(
-                f"{first}, and the header has {len(header)} ({', '.join(header)[:80]}); so in {wrong:,} of "
-                f"{total:,} rows. Quote fields that hold the delimiter, or pass the right delimiter, "
-                "or format text if every line is a text"
-            )
+        remedy = (
+            "Quote fields that hold the delimiter, or pass the right delimiter, or format text if every line "
+            "is a text"
+        )
+        if escapes and kind == "csv":
+            remedy = 'Quotes are escaped with a backslash: write a quote inside quotes as ""'
+        wrong.check(f"the header has {len(header)} ({', '.join(header)[:80]})", remedy)
 
     return RawRows(rows(), wanted.text)
+
+
+class _Malformed:
+    """Count of malformed rows, which are an error if there are too many.
+
+    Args:
+        name: name of the source.
+        wanted: says if they may be skipped.
+
+    Attributes:
+        rows: rows so far.
+    """
+
+    def __init__(self, name: str, wanted: Columns) -> None:
+        self.rows, self._count, self._first = 0, 0, ""
+        self._name, self._on_bad = name, wanted.on_bad
+
+    def add(self, number: int, what: str) -> None:
+        """Count the row at a position."""
+        self._count += 1
+        self._first = self._first or f"{self._name}:{number}: {what}"
+
+    def check(self, expected: str, remedy: str) -> None:
+        """Raise ``InputError`` if more than 1 % of the rows are malformed, unless they may be skipped."""
+        least = _WRONG_LEAST if self._on_bad is None else 1
+        if self._on_bad == "skip" or self._count < least or self._count <= self.rows * _WRONG_SHARE:
+            return
+        if self._on_bad is not None:
+            remedy += "; on_bad skip leaves such rows out"
+        raise InputError(
+            f"{self._first}, and {expected}; so in {self._count:,} of {self.rows:,} rows. {remedy}"
+        )
+
+
+def _refuse_quoted(text: str, place: str) -> bool:
+    """Refuse a TSV field that is quoted as in CSV; return whether it only begins with a quote."""
+    inner = text[1:-1]
+    if len(text) > 1 and text.endswith('"') and '""' in inner and '"' not in inner.replace('""', ""):
+        raise InputError(
+            f"{place}: fields are quoted as in CSV ({text[:60]}), expected TSV, which has no quotes: pass "
+            "format csv and delimiter tab, or delimiter tab alone to keep the quotes"
+        )
+    return '"' in inner
 
 
 def _records(
@@ -218,18 +285,56 @@ def _objects(rows: Iterator[object], name: str, wanted: Columns) -> RawRows:
             f"{name}: no line is a JSON object. Write a JSON list one object a line "
             "(jq -c '.[]' FILE > FILE.jsonl), or pass the right format"
         )
-    wanted = wanted.within([str(key) for key in first], f"{name}:{len(before)}")
+    wanted = wanted.within([*dict.fromkeys(_keys_of(first))], f"{name}:{len(before)}")
 
     def cells() -> Iterator[RawRow]:
-        names = wanted.names
+        names, wrong = wanted.names, _Malformed(name, wanted)
         for number, row in enumerate(chain(before, rows), 1):
+            wrong.rows += 1
             if isinstance(row, Mapping):
-                yield (number, *(row.get(column, Problem.MISSING_COLUMN) for column in names))
+                yield (number, *(_cell(row, column) for column in names))
             else:
                 problem = row if isinstance(row, Problem) else Problem.MALFORMED_JSON
+                if problem is Problem.MALFORMED_JSON:
+                    wrong.add(number, "no JSON object")
                 yield wanted.lost(number, problem)
+        wrong.check("every line should be one", "Write one JSON object a line, or pass the right format")
 
     return RawRows(cells(), wanted.text)
+
+
+def _keys_of(row: Mapping[Any, Any], before: str = "") -> Iterator[str]:
+    """Yield the keys of an object, and of objects inside it as ``outer.inner``."""
+    for key, value in row.items():
+        yield f"{before}{key}"
+        if isinstance(value, Mapping):
+            yield from _keys_of(value, f"{before}{key}.")
+
+
+def _cell(row: Mapping[Any, Any], column: str | None) -> object:
+    """Return the value of a column; ``outer.inner`` is one of an object inside, if no column has the name."""
+    if column in row or column is None:
+        return row.get(column)
+    found: object = row
+    for key in column.split("."):
+        if not isinstance(found, Mapping) or key not in found:
+            return None if found is None else Problem.MISSING_COLUMN
+        found = found[key]
+    return found
+
+
+def _field_names(schema: pa.Schema) -> list[str]:
+    """Return the columns of a table, and the fields inside them as ``outer.inner``."""
+    import pyarrow as pa
+
+    def names(fields: Iterable[pa.Field], before: str) -> Iterator[str]:
+        for field in fields:
+            yield before + field.name
+            if pa.types.is_struct(field.type):
+                yield from names(field.type, f"{before}{field.name}.")
+
+    top = list(schema.names)
+    return [*top, *(name for name in names(schema, "") if name not in top)]
 
 
 def open_table(
@@ -261,7 +366,7 @@ def open_table(
 
 def _batches(batches: Iterable[Any], schema: Any, name: str, wanted: Columns) -> RawRows:
     """Return the rows of record batches."""
-    wanted = wanted.within(schema.names, name)
+    wanted = wanted.within(_field_names(schema), name)
 
     def rows() -> Iterator[RawRow]:
         number = count(1)
@@ -270,12 +375,22 @@ def _batches(batches: Iterable[Any], schema: Any, name: str, wanted: Columns) ->
             for start in range(0, batch.num_rows, _SLICE_ROWS):
                 part = batch.slice(start, _SLICE_ROWS)
                 values = [
-                    repeat(None) if column is None else _values(part.column(column))
+                    repeat(None) if column is None else _values(_column_of(part, column))
                     for column in wanted.names
                 ]
                 yield from zip(islice(number, part.num_rows), *values)  # noqa: B905 - repeat
 
     return RawRows(rows(), wanted.text)
+
+
+def _column_of(batch: Any, name: str) -> Any:
+    """Return a column of a batch, or a field inside one."""
+    import pyarrow.compute as pc
+
+    if name in batch.schema.names:
+        return batch.column(name)
+    outer, *inner = name.split(".")
+    return pc.struct_field(batch.column(outer), inner)
 
 
 def _values(column: Any) -> list[object]:

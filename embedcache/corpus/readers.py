@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from embedcache.corpus.columns import Columns, Problem, RawRow, is_utf8
 from embedcache.corpus.formats import raw_rows
 from embedcache.corpus.sources import STDIN, MemoryRows, Source, format_of, source_name
-from embedcache.errors import InputError
+from embedcache.errors import EmptySourceError, InputError
 from embedcache.pairs import SEPARATOR, join_pair
 
 Label: TypeAlias = str | int | float
@@ -37,6 +37,7 @@ class ReadOptions:
         text2_column: column of a second text: rows are pairs, see ``embedcache.pairs``.
         rows: ``COLUMN=VALUE`` each; rows for which not all of them hold are left out.
         delimiter: of CSV and TSV: a character, ``tab``, ``comma``, ``semicolon`` or ``pipe``.
+        on_bad: ``error`` for files of which more than 1 % of the rows are malformed, or ``skip``.
     """
 
     text_column: str | None = None
@@ -47,6 +48,7 @@ class ReadOptions:
     text2_column: str | None = None
     rows: tuple[str, ...] = ()
     delimiter: str | None = None
+    on_bad: str = "error"
 
     def columns(self, *more: tuple[str, str]) -> Columns:
         """Return the columns to read: a second text, then ``more``, and last those of the conditions.
@@ -57,7 +59,7 @@ class ReadOptions:
         second = [("text2_column", self.text2_column)] if self.text2_column is not None else []
         every = (*second, *more, *RowConditions(self.rows).columns)
         own = (self.text_column, self.id_column, self.label_column)
-        return Columns(*own, more=every, delimiter=self.delimiter)
+        return Columns(*own, more=every, delimiter=self.delimiter, on_bad=self.on_bad)
 
     @property
     def text_of(self) -> Callable[[RawRow], str | Problem]:
@@ -160,13 +162,16 @@ def check_sources(sources: Sequence[Source], options: ReadOptions) -> None:
     """
     for source, kind in _with_formats(sources, options):
         if not is_read_once(source):
-            with raw_rows(source, kind, options.columns()) as rows:
+            with may_be_empty(sources), raw_rows(source, kind, options.columns()) as rows:
                 next(rows, None)
 
 
 def is_read_once(source: Source) -> bool:
     """Return whether a source cannot be read a second time."""
-    return source == STDIN or (isinstance(source, MemoryRows) and source.once)
+    if isinstance(source, MemoryRows):
+        return source.once
+    # Pipes, among them /dev/stdin and what a shell gives for <(command).
+    return source == STDIN or (source.exists() and not source.is_file())
 
 
 def read_batches(
@@ -203,8 +208,9 @@ def _kept_rows(
     labels, text_of, kept = _LabelType(), options.text_of, 0
     with_id, with_label = options.id_column is not None, options.label_column is not None
     for source, kind in _with_formats(sources, options):
-        name, conditions, before = source_name(source), RowConditions(options.rows), kept
-        with raw_rows(source, kind, options.columns()) as rows:
+        name, conditions = source_name(source), RowConditions(options.rows)
+        before, skipped = kept, report.skipped.total()
+        with may_be_empty(sources), raw_rows(source, kind, options.columns()) as rows:
             report.column = rows.column
             for row in rows:
                 if options.rows and not conditions.hold(row):
@@ -219,13 +225,24 @@ def _kept_rows(
                 yield text, str(row[2]) if with_id else "", label
                 if kept == options.limit:
                     return
-        if kept == before:
+        if kept > before:
+            continue
+        if len(sources) > 1 and report.skipped.total() == skipped and not conditions.not_asked:
+            report.skip(Problem.EMPTY_FILE.value, name)
+        else:
             why = (
                 f"every row was skipped: {report.describe_skipped()}" if report.skipped else "a header alone"
             )
             if conditions.not_asked:
                 why = conditions.describe_none()
             raise InputError(f"{name}: no rows to read as {kind}: {why}")
+    if not kept:
+        raise InputError(f"no rows to read: {len(sources):,} files are empty")
+
+
+def may_be_empty(sources: Sequence[Source]) -> AbstractContextManager[None]:
+    """Leave the block at a source without a row, if there are others."""
+    return suppress(EmptySourceError) if len(sources) > 1 else nullcontext()
 
 
 def text_of_row(

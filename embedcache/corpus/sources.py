@@ -63,6 +63,9 @@ MEMORY = "memory"
 _ENDINGS = {ending: name for name, endings in FORMATS.items() for ending in endings}
 _COMPRESSIONS = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}
 
+# A zstd file may begin with a frame to skip, as those of pzstd do: 50 to 5F, then these.
+_SKIPPABLE = b"\x2a\x4d\x18"
+
 _CHUNK_BYTES = 1 << 18
 _ENTRIES_CHECKED = 1000
 _EXPECTED = "expected paths, strings, dictionaries, a data frame, an Arrow table or a datasets.Dataset"
@@ -227,6 +230,8 @@ def open_bytes(source: FileSource) -> Iterator[io.BufferedReader]:
         raw: Any = io.BufferedReader(file, _CHUNK_BYTES)
         head = raw.peek(4)
         codec = next((ending for ending, magic in _COMPRESSIONS.items() if head.startswith(magic)), "")
+        if head[1:4] == _SKIPPABLE and head[0] >> 4 == 5:
+            codec = ".zst"
         named = "" if source == STDIN else source.suffix.lower()
         if named in _COMPRESSIONS and not codec:
             raise InputError(f"{source} does not begin as {named} files do; copy it again, or rename it")

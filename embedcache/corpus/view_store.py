@@ -26,7 +26,14 @@ from embedcache.corpus.description import (
     write_record,
 )
 from embedcache.corpus.formats import raw_rows
-from embedcache.corpus.readers import ReadOptions, ReadReport, RowBatch, RowConditions, is_read_once
+from embedcache.corpus.readers import (
+    ReadOptions,
+    ReadReport,
+    RowBatch,
+    RowConditions,
+    is_read_once,
+    may_be_empty,
+)
 from embedcache.corpus.sources import Source, format_of, source_name
 from embedcache.corpus.store import store_corpus
 from embedcache.errors import InputError
@@ -159,7 +166,8 @@ def refuse_missing_column(sources: Sequence[Source], options: ReadOptions, colum
                 f"a view of column {column!r} reads {source_name(source)} a second time, which is not "
                 "possible: give a file"
             )
-        with raw_rows(source, format_of(source, options.format), _columns(options, column)) as rows:
+        kind = format_of(source, options.format)
+        with may_be_empty(sources), raw_rows(source, kind, _columns(options, column)) as rows:
             next(rows, None)
 
 
@@ -172,7 +180,7 @@ def column_cells(sources: Sequence[Source], options: ReadOptions, column: str) -
         sources, options: sources of the corpus, and options of reading them.
         column: the column.
     """
-    cells = (cell for source in sources for cell in _cells_of(source, options, column))
+    cells = (cell for source in sources for cell in _cells_of(source, sources, options, column))
 
     def make(first_row: int, texts: list[str]) -> list[Made]:
         found = list(islice(cells, len(texts)))
@@ -191,9 +199,12 @@ def _columns(options: ReadOptions, column: str) -> Columns:
     return options.columns(("view column:NAME", column))
 
 
-def _cells_of(source: Source, options: ReadOptions, column: str) -> Iterator[tuple[str, Made]]:
+def _cells_of(
+    source: Source, sources: Sequence[Source], options: ReadOptions, column: str
+) -> Iterator[tuple[str, Made]]:
     conditions, text_of, place = RowConditions(options.rows), options.text_of, -1 - len(options.rows)
-    with raw_rows(source, format_of(source, options.format), _columns(options, column)) as rows:
+    kind = format_of(source, options.format)
+    with may_be_empty(sources), raw_rows(source, kind, _columns(options, column)) as rows:
         for row in filter(conditions.hold, rows):
             if not isinstance(text := text_of(row), Problem):
                 yield text, _made(row[place])

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
+import os
+import shutil
 import sys
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -40,6 +45,7 @@ from embedcache.corpus.readers import (
     read_batches,
 )
 from embedcache.corpus.sources import MemoryRows, corpus_name_of, expand_sources, find_sources, memory_rows
+from embedcache.corpus.view_store import refuse_missing_column
 from embedcache.errors import InputError, MissingInputError
 
 TEXTS = [
@@ -127,7 +133,7 @@ SKIPPED = [
 def test_a_bad_row_is_skipped_counted_and_placed(
     tmp_path: Path, ending: str, data: bytes, reason: str
 ) -> None:
-    texts, report = read_data(tmp_path, f"rows.{ending}", GOOD[ending] + data)
+    texts, report = read_data(tmp_path, f"rows.{ending}", GOOD[ending] + data, on_bad="skip")
     where = f"{tmp_path}/rows.{ending}:{len(GOOD[ending].splitlines()) + 1}"
     assert (texts, report.skipped, report.first_skipped) == (["good"], {reason: 1}, {reason: where})
 
@@ -239,6 +245,111 @@ def test_few_rows_of_another_width_are_counted_and_a_delimiter_that_is_given_is_
     assert read_data(tmp_path, "rows.csv", few)[1].skipped == {"wrong number of columns": 3}
     for delimiter in (";", "semicolon"):
         assert read_data(tmp_path, "euro.csv", EURO, id_column="id", delimiter=delimiter)[0] == ["Some text"]
+
+
+BACKSLASHED = b"text,n\n" + b'"he said \\"hi\\", ok",1\n"plain",2\n' * 4
+WRONG = {
+    "commas.csv": (b"text\nOne.\nTwo, and more.\nThree.\nFour, and more.\n", r"so in 2 of 4 rows.*on_bad"),
+    "escaped.csv": (BACKSLASHED, r"backslash.*on_bad"),
+    "cut.jsonl": (b'{"text": "a"}\n{"text": "b\n', r"1 of 2 rows.*on_bad"),
+    "quoted.tsv": (b'text\n"He said ""hi"" to her"\n', "format csv and delimiter tab"),
+    "pointer.txt": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "git lfs pull"),
+    "pointer.parquet": (
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
+        "git lfs pull",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_file_that_would_be_read_wrongly_is_one_error(tmp_path: Path, name: str) -> None:
+    data, says = WRONG[name]
+    with pytest.raises(InputError, match=says) as caught:
+        read_data(tmp_path, name, data)
+    assert "\n" not in str(caught.value)
+    if "on_bad" in says:
+        texts, report = read_data(tmp_path, name, data, on_bad="skip")
+        assert len(texts) + report.skipped.total() >= 2
+
+
+def test_one_bad_row_of_many_is_counted(tmp_path: Path) -> None:
+    assert read_data(tmp_path, "rows.jsonl", b'{"text": "a"}\n' * 100 + b"{\n")[1].skipped == {
+        "malformed json": 1
+    }
+
+
+@pytest.mark.parametrize("text", ['"Hello," he said', '"Hello"', '"two'])
+def test_quotes_of_a_tsv_file_stay(tmp_path: Path, text: str) -> None:
+    assert read_data(tmp_path, "rows.tsv", f"text\n{text}\n")[0] == [text]
+    doubled = 'text\n"a ""b"" c"\n'
+    assert read_data(tmp_path, "kept.tsv", doubled, delimiter="tab")[0] == ['"a ""b"" c"']
+    assert read_data(tmp_path, "read.tsv", doubled, delimiter="tab", format="csv")[0] == ['a "b" c']
+
+
+@pytest.mark.parametrize("kind", ["txt", "jsonl", "csv", "parquet"])
+def test_empty_parts_are_counted(tmp_path: Path, kind: str) -> None:
+    full = {"txt": b"a\n", "jsonl": b'{"text": "a"}\n', "csv": b"text\na\n"}
+    empty = {"txt": b"", "jsonl": b"", "csv": b"text\n"}
+    parts = []
+    for number, texts in enumerate((["a"], [], ["a"])):
+        path = tmp_path / f"part-{number}.{kind}"
+        if kind == "parquet":
+            pq.write_table(pa.table({"text": pa.array(texts, pa.string())}), path)
+        else:
+            path.write_bytes(full[kind] if texts else empty[kind])
+        parts.append(path)
+    check_sources(parts, ReadOptions())
+    texts, report = read(*parts)
+    assert (texts, report.skipped) == (["a", "a"], {"empty file": 1})
+    assert report.first_skipped["empty file"] == str(parts[1])
+    for some in ([parts[1]], [parts[1], Path(shutil.copy(parts[1], tmp_path / f"other.{kind}"))]):
+        with pytest.raises(InputError, match="no rows"):
+            read(*some)
+
+
+def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+    lines = [
+        f"Sentence number {row} talks about a different thing in some sixty characters."
+        for row in range(6000)
+    ]
+    os.mkfifo(pipe := tmp_path / "pipe")
+    writer = Thread(target=pipe.write_text, args=("\n".join(lines),))
+    writer.start()
+    check_sources([pipe], ReadOptions(format="text"))
+    assert read(pipe, format="text")[0] == lines
+    writer.join()
+    with pytest.raises(InputError, match="second time"):
+        refuse_missing_column([pipe], ReadOptions(format="csv"), "other")
+
+
+def test_a_zstd_file_may_begin_with_a_frame_to_skip(tmp_path: Path) -> None:
+    skipped = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"\x00" * 4
+    data = pa.Codec("zstd").compress(b"one\ntwo\n", asbytes=True)
+    assert read_data(tmp_path, "rows.txt.zst", skipped + data)[0] == ["one", "two"]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "memory"])
+def test_fields_inside_a_column_are_named_by_a_dot(tmp_path: Path, kind: str) -> None:
+    rows: list[dict[str, Any]] = [
+        {"translation": {"en": "a cat", "de": {"text": "eine Katze"}}},
+        {"translation": {"en": None, "de": {"text": "ein Hund"}}},
+    ]
+    source: Any = rows
+    if kind == "jsonl":
+        source = [put(tmp_path, "rows.jsonl", "\n".join(map(json.dumps, rows)))]
+    elif kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+        source = [tmp_path / "rows.parquet"]
+    sources = find_sources(source)
+    assert read(*sources, text_column="translation.en")[0] == ["a cat"]
+    assert read(*find_sources(source), text_column="translation.de.text")[0] == ["eine Katze", "ein Hund"]
+    with pytest.raises(InputError, match=r"translation\.en"):
+        read(*find_sources(source), text_column="translation.fr")
+    with pytest.raises(InputError):
+        read(*find_sources(source), text_column="translation")
+    if kind == "jsonl":  # a column of that name wins
+        plain = put(tmp_path, "plain.jsonl", json.dumps({"a.b": "whole", "a": {"b": "inner"}}))
+        assert read(plain, text_column="a.b")[0] == ["whole"]
 
 
 def test_long_lines_are_kept_whole_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
