@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections import UserDict
+from functools import cache
 from typing import Any
 
 import click
 
 from distill.errors import DistillError
 from embedcache import EmbedCacheError, __version__
-from embedcache.cli.guard import guarded
+from embedcache.cli.guard import guarded, refuse_repeats
 from embedcache.lazy import load
 
 _SECONDS_TO_TELL = 10.0
@@ -37,7 +38,13 @@ class _Commands(UserDict[str, Any]):
     """Commands by name, imported when looked up."""
 
     def __getitem__(self, name: str) -> Any:
-        return load(f"distill.cli.{self.data[name][0]}")
+        return _command(self.data[name][0])
+
+
+@cache
+def _command(place: str) -> click.Command:
+    """Return the command at a place below ``distill.cli``."""
+    return refuse_repeats(load(f"distill.cli.{place}"))
 
 
 class _Group(click.Group):

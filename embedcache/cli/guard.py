@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable
 
 import click
@@ -75,6 +76,26 @@ def guarded(
             traceback.print_exc()
         click.echo(message, err=True)
         sys.exit(code)
+
+
+def refuse_repeats(command: click.Command) -> click.Command:
+    """Make a command, and those below it, refuse an option that takes one value and is given twice.
+
+    click itself takes the last value.
+    """
+    parse = command.parse_args
+
+    def parse_once(context: click.Context, arguments: list[str]) -> list[str]:
+        _, _, order = command.make_parser(context).parse_args(list(arguments))
+        for option, times in Counter(order).items():
+            if times > 1 and isinstance(option, click.Option) and not (option.multiple or option.is_flag):
+                raise click.UsageError(f"{option.opts[0]} is given {times} times: give it once", context)
+        return parse(context, arguments)
+
+    setattr(command, "parse_args", parse_once)  # noqa: B010 - mypy has no other word for it
+    for inner in command.commands.values() if isinstance(command, click.Group) else ():
+        refuse_repeats(inner)
+    return command
 
 
 def _message(error: BaseException, domain_errors: tuple[type[Exception], ...]) -> str | None:

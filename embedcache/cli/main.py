@@ -8,7 +8,7 @@ from embedcache import EmbedCacheError, __version__
 from embedcache.cli.build import build_command, import_command
 from embedcache.cli.care import doctor_command, gc_command, repair_command, rm_command, verify_command
 from embedcache.cli.copy import copy_command
-from embedcache.cli.guard import guarded
+from embedcache.cli.guard import guarded, refuse_repeats
 from embedcache.cli.inspect import (
     explain_command,
     info_command,
@@ -47,7 +47,7 @@ for command in (
     verify_command,
     views_command,
 ):
-    cli.add_command(command)
+    cli.add_command(refuse_repeats(command))
 
 
 def main() -> None:

@@ -128,6 +128,8 @@ def test_the_users_mistakes_are_one_line_and_exit_code_2(
     assert_one_line(shell("build", tmp_path / "file", *build[2:]), 2, "no rows")
     assert_one_line(shell(*build, "--translator", "en-de"), 2, "--translator")
     assert_one_line(shell("ls", "--cache", corpus), 2, "is a file")
+    twice = ["--max-length", "9", "--max-length", "8"]
+    assert_one_line(shell(*build, *twice), 2, "--max-length is given 2 times")
     for words in ("build", "build x --limit 0", "build x --colour red"):
         assert_one_line(shell(*words.split()), 2, "embedcache build: ", "(see 'embedcache build --help')")
     assert_one_line(shell("nothing"), 2, "embedcache: ", "(see 'embedcache --help')")
