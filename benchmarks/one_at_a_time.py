@@ -11,8 +11,8 @@ import argparse
 import time
 from pathlib import Path
 
-from distill.evaluation.files import read_pairs
 from distill.evaluation.model_kinds import open_model
+from distill.evaluation.pairs import read_pairs
 
 _WARM_UP = 10
 
@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=2)
     options = parser.parse_args()
     pairs = read_pairs(options.pairs, "pairs")
-    texts = [text for pair in pairs.pairs for text in pair][: options.sentences]
+    texts = [text for pair in pairs.items for text in pair][: options.sentences]
     # Encoders, since a model remembers vectors.
     models = {name: open_model(name, device="cpu").encoder for name in options.models}
     best = dict.fromkeys(models, float("inf"))

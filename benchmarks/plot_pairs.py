@@ -18,8 +18,8 @@ from matplotlib import pyplot
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from distill.evaluation.files import read_pairs
 from distill.evaluation.model_kinds import open_model
+from distill.evaluation.pairs import read_pairs
 from distill.vectors import unit_rows
 
 NEAR = 5
@@ -68,12 +68,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="picture to write: svg, png or pdf")
     given = parser.parse_args()
     sts = read_pairs(given.pairs, given.pairs.stem)
-    gold = np.asarray(sts.scores, np.float64)
-    words = [[text.lower().split() for text in pair] for pair in sts.pairs]
+    gold = sts.gold
+    words = [[text.lower().split() for text in pair] for pair in sts.items]
     distances = np.array([edits(*pair) for pair in words], np.float64)
     panels = {"gold scores": gold} if given.over == "edits" else {}
     for model in map(open_model, given.models):
-        left, right = (unit_rows(model.encode(texts)) for texts in (sts.left, sts.right))
+        left, right = (unit_rows(model.encode(texts)) for texts in sts.texts)
         panels[model.name] = np.einsum("ij,ij->i", left, right).astype(np.float64)
     over = distances if given.over == "edits" else gold
     draw(panels, over, distances <= NEAR, LABELS[given.over], given.out)

@@ -38,6 +38,7 @@ from distill.training.distributed import refuse_launcher
 from distill.training.folder import locked
 from distill.training.preparation import prepare_student
 from distill.training.remote import open_cache, refuse_remote
+from distill.training.selection import read_dev
 from distill.training.tracking import TrainProgress
 from distill.training.train import complete
 from embedcache.errors import EmbedCacheError
@@ -166,7 +167,8 @@ def _plan(sweep: Sweep, given: Mapping[str, Any], out: Path, tried: set[bytes]) 
             trial = canonical_json([facts, config.training.views, get_loss(config.loss.name).inside])
             if trial not in tried:
                 tried.add(trial)
-                prepare_student(opened.cache, config, dataset, on_trial=True)
+                dev = read_dev(config.evaluation, labelled=get_loss(config.loss.name).inside == "classes")
+                prepare_student(opened.cache, config, dataset, dev, on_trial=True)
     return run
 
 

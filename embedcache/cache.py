@@ -98,6 +98,10 @@ class Cache:
         teachers = ", ".join(dict.fromkeys(teacher.name for teacher in self.teachers()))
         return f"Cache({str(self.folder)!r}, corpora: {', '.join(self.corpus_names())}; teachers: {teachers})"
 
+    def __fspath__(self) -> str:
+        """Return the folder: a cache stands where a cache's folder is taken."""
+        return str(self.folder)
+
     @classmethod
     def create(cls, folder: str | Path) -> Cache:
         """Open the cache at ``folder``, creating it if the folder is empty or missing.

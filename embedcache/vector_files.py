@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from embedcache.codecs import Vectors
 from embedcache.corpus.columns import Problem
-from embedcache.corpus.formats import open_table, raw_rows
+from embedcache.corpus.formats import raw_rows
 from embedcache.corpus.readers import ReadOptions
 from embedcache.corpus.sources import format_of
+from embedcache.corpus.tables import open_table
 from embedcache.errors import EmbedCacheError, InputError, MissingInputError, first_line
 from embedcache.exporting.automodel import DOCS_FILE, INDEX_FILE, QUERIES_FILE
 from embedcache.exporting.tables import ROWS_FILE, VECTORS_FILE

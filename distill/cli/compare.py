@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from distill.cli.evaluate import evaluation_options, show
+from distill.cli.evaluate import chosen_suites, evaluation_options, show
 from embedcache.cli.progress import show_progress
 
 
@@ -34,7 +34,8 @@ def compare_command(
     from distill.report.compare import compare, comparison_tables
     from distill.report.writers import terminal_tables
 
-    given = {name: value for name, value in options.items() if value is not None}
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    suites = chosen_suites(suites, options["pairs"])
     with show_progress() as progress:
         found = compare(a, b, suites, progress=progress, **given)
     show(found.to_json(), out, as_json, lambda: terminal_tables(comparison_tables(found), found.notes))

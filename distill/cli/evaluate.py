@@ -27,10 +27,23 @@ def evaluation_options(command: Callable[..., None]) -> Callable[..., None]:
             "suites",
             metavar="NAME",
             multiple=True,
-            default=["sts"],
-            show_default=True,
             help="What to measure; repeatable. 'distill list suites' names them; all: every suite whose "
-            "files are in --data; MODULE:FUNCTION or FILE.py:FUNCTION: a suite of yours",
+            "files are in --data; MODULE:FUNCTION or FILE.py:FUNCTION: a suite of yours [default: sts, or "
+            "--pairs alone]",
+        ),
+        click.option(
+            "--pairs",
+            metavar="FILE",
+            multiple=True,
+            help="Pairs of texts with scores or labels, or triplets, of your own; repeatable. TSV, CSV, "
+            "JSONL or Parquet",
+        ),
+        click.option(
+            "--columns",
+            metavar="A,B,SCORE",
+            callback=_split,
+            help="Columns of --pairs: two texts and a score or label, or anchor, positive and negative "
+            "[default: by their usual names]",
         ),
         click.option(
             "--data",
@@ -53,6 +66,17 @@ def evaluation_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def _split(context: click.Context, parameter: click.Parameter, value: str | None) -> list[str] | None:
+    return None if value is None else value.split(",")
+
+
+def chosen_suites(suites: Sequence[str], pairs: Sequence[str]) -> list[str]:
+    """Return the suites to run besides ``--pairs``: without either, the usual one."""
+    from distill.evaluation.task import DEFAULT
+
+    return list(suites) or ([] if pairs else [DEFAULT])
 
 
 def show(facts: dict[str, Any], out: Path | None, as_json: bool, table: Callable[[], RenderableType]) -> None:
@@ -116,7 +140,8 @@ def evaluate_command(
     """
     from distill.evaluation.runner import evaluate_suites, to_json
 
-    given = {name: value for name, value in options.items() if value is not None}
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    suites = chosen_suites(suites, options["pairs"])
     with show_progress() as progress:
         found = evaluate_suites(models, suites, keep=True, progress=progress, **given)
 

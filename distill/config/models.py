@@ -209,15 +209,15 @@ class SelectionConfig(StrictConfig):
     )
     data: str | None = setting(
         None,
-        "development pairs (TSV), of a classifier labelled rows, to choose the best checkpoint on; default: "
-        "held-out rows",
+        "development pairs or triplets, of a classifier labelled rows, to choose the best checkpoint on; "
+        "default: held-out rows",
         option="--dev",
         common=True,
         metavar="FILE",
     )
     rows: list[str] | None = setting(
         None,
-        "of a classifier: development rows such as split=dev, of --dev or else of finetune's file",
+        "development rows such as split=dev, of --dev or else of finetune's file",
         option="--dev-rows",
         metavar="COLUMN=VALUE",
     )
@@ -231,15 +231,13 @@ class EvaluationConfig(SelectionConfig):
         "rows kept out of training, with --dev too; default: 2 %, at most 1000, none below 10",
         option="--held-out",
     )
-    text: str | None = setting(
-        None, "of a classifier's --dev: column of the text; default: the corpus's", option="--dev-text"
-    )
-    text2: str | None = setting(None, "the same of the second text of pairs", option="--dev-text2")
-    label: str | None = setting(None, "the same of the label", option="--dev-label")
+    text: str | None = setting(None, "column of --dev's texts; default: by its name", option="--dev-text")
+    text2: str | None = setting(None, "column of --dev's second texts", option="--dev-text2")
+    label: str | None = setting(None, "column of --dev's scores or labels", option="--dev-label")
 
     @property
-    def of_labelled(self) -> list[str]:
-        """Keys given that only a development file of labelled rows takes."""
+    def of_dev(self) -> list[str]:
+        """Keys given that only a development file takes."""
         return [f"evaluation.{key}" for key in ("rows", "text", "text2", "label") if getattr(self, key)]
 
 

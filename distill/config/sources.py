@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -130,7 +131,7 @@ def keyword_options(model: type[BaseModel], settings: Mapping[str, object]) -> d
     options: dict[str, object] = {}
     problems: list[ConfigError] = []
     for name, value in settings.items():
-        path = str(value) if isinstance(value, Path) else value
+        path = os.fspath(value) if isinstance(value, os.PathLike) else value
         if isinstance(value, Mapping) and name in model.model_fields:
             options |= {f"{name}.{inner}": one for inner, one in value.items()}
             continue

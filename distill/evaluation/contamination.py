@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from distill.errors import DataError
-from distill.evaluation.files import read_rows
+from distill.evaluation.own_pairs import read_pair_set
 from distill.evaluation.task import Items
 from distill.layout import CONFIG
 from distill.record import RunRecord, read_record
@@ -189,4 +189,6 @@ def _selection_pairs(run: Path, record: RunRecord, config: dict[str, Any]) -> li
         return []
     if not Path(path).is_file() or (record.dev is not None and sha256_file(Path(path)) != record.dev.sha256):
         raise DataError(f"{run}: development set {path} is missing or has changed; leave out --contamination")
-    return read_rows(Path(path), ("sentence1", "sentence2"))[0]
+    evaluation = config["evaluation"]
+    columns = [column for key in ("text", "text2", "label") if (column := evaluation.get(key)) is not None]
+    return read_pair_set(Path(path), columns or None, evaluation.get("rows") or ()).items

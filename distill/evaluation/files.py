@@ -13,49 +13,16 @@ import os
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 from distill.errors import DataError
 
-PAIR_COLUMNS = ("subset", "score", "sentence1", "sentence2")
-
 Row: TypeAlias = tuple[str, ...]
 
 # Stand for "no label", in any case.
 _UNLABELLED = frozenset({"", "-", "-1", "n/a", "nan", "none"})
-
-
-@dataclass(frozen=True)
-class ScoredPairs:
-    """Pairs of sentences with gold scores, in file order.
-
-    Attributes:
-        name: key of the set in results.
-        label: name of the set in tables.
-        pairs: the two sentences of each.
-        scores: the score of each.
-        subsets: the subset of each; empty where there are none.
-        skipped: reason -> rows left out.
-    """
-
-    name: str
-    label: str
-    pairs: Sequence[tuple[str, str]]
-    scores: Sequence[float]
-    subsets: Sequence[str] = ()
-    skipped: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def left(self) -> list[str]:
-        """First sentences."""
-        return [left for left, _ in self.pairs]
-
-    @property
-    def right(self) -> list[str]:
-        """Second sentences."""
-        return [right for _, right in self.pairs]
 
 
 @dataclass(frozen=True)
@@ -99,36 +66,6 @@ def read_rows(path: Path, columns: Sequence[str]) -> tuple[list[Row], Counter[st
     rows = [tuple(row[place] for place in places) for row in cells if len(row) == len(header)]
     ragged = len(cells) - len(rows)
     return rows, Counter({"wrong number of columns": ragged} if ragged else {})
-
-
-def read_pairs(path: str | Path, name: str, label: str = "", subset: str | None = None) -> ScoredPairs:
-    """Read a file of scored pairs, all of them or those of one subset.
-
-    Raises:
-        DataError: as ``read_rows``, and if no scored pair is left.
-    """
-    rows, skipped = read_rows(Path(path), PAIR_COLUMNS)
-    return scored_pairs(name, label or name, [row for row in rows if subset in (None, row[0])], skipped)
-
-
-def scored_pairs(name: str, label: str, rows: Iterable[Row], skipped: Counter[str]) -> ScoredPairs:
-    """Return the set of rows (subset, score, sentence1, sentence2); ``skipped`` is counted on.
-
-    Raises:
-        DataError: if no scored pair is left.
-    """
-    kept = []
-    for subset, cell, left, right in rows:
-        if not math.isfinite(score := parse_score(cell)):
-            skipped["no usable score"] += 1
-        elif not (left.strip() and right.strip()):
-            skipped["empty sentence"] += 1
-        else:
-            kept.append((subset, score, (left, right)))
-    if not kept:
-        raise DataError(f"{name}: no scored pair (skipped: {describe_skipped(skipped)}); check the file")
-    subsets, scores, pairs = zip(*kept, strict=True)
-    return ScoredPairs(name, label, pairs, scores, subsets, dict(skipped))
 
 
 def read_examples(

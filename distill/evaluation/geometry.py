@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distill.errors import DataError
-from distill.evaluation.files import PAIR_COLUMNS, ScoredPairs, find_file, read_pairs, skipped_note
+from distill.evaluation.files import find_file, skipped_note
 from distill.evaluation.models import Encode, Vectors
+from distill.evaluation.pairs import PAIR_COLUMNS, PairSet, read_pairs
 from distill.evaluation.result import Figure, Outcomes, SuiteResult
 from distill.evaluation.task import Encoded, NotThereError, SuiteFile, SuiteOptions, register_suite
 from distill.vectors import unit_rows
@@ -82,8 +83,8 @@ def _figure(value: float, measure: str, outcomes: NDArray[np.float64]) -> Figure
 def geometry(encode: Encode, data: Path, options: SuiteOptions) -> SuiteResult:
     """Measure the vectors of STS-B's sentences."""
     sts = read_stsb(data, "stsb_test", "stsb_dev")
-    vectors = Encoded(encode, (*sts.left, *sts.right))
-    similar = [pair for pair, score in zip(sts.pairs, sts.scores, strict=True) if score > SIMILAR]
+    vectors = Encoded(encode, (text for column in sts.texts for text in column))
+    similar = [pair for pair, score in zip(sts.items, sts.gold, strict=True) if score > SIMILAR]
     left, right = (vectors(pair[side] for pair in similar) for side in (0, 1))
     notes = [f"{len(vectors)} distinct sentences and {len(similar)} similar pairs of {sts.label}"]
     if not similar:
@@ -96,7 +97,7 @@ def geometry(encode: Encode, data: Path, options: SuiteOptions) -> SuiteResult:
     )
 
 
-def read_stsb(data: Path, *stems: str) -> ScoredPairs:
+def read_stsb(data: Path, *stems: str) -> PairSet:
     """Read the pairs of the first of ``stems`` that exists.
 
     Raises:

@@ -22,10 +22,11 @@ from typing import Any
 import numpy as np
 
 from distill.errors import DataError
-from distill.evaluation.files import PAIR_COLUMNS, skipped_note
+from distill.evaluation.files import skipped_note
 from distill.evaluation.geometry import read_stsb
 from distill.evaluation.machine import processor, thread_count
 from distill.evaluation.models import Encode
+from distill.evaluation.pairs import PAIR_COLUMNS
 from distill.evaluation.result import Figure, SuiteResult
 from distill.evaluation.task import SuiteFile, SuiteOptions, register_suite
 from distill.onnx import INT8_GRAPH, OnnxEncoder, import_onnxruntime
@@ -53,7 +54,7 @@ Call = Callable[[Sequence[str], int], object]
 def latency(encode: Encode, data: Path, options: SuiteOptions) -> SuiteResult:
     """Time one model; one whose vectors are cached is loaded for it."""
     sts = read_stsb(data, "stsb_test")
-    sentences = [text for pair in sts.pairs for text in pair]
+    sentences = [text for pair in sts.items for text in pair]
     model, threads = options.model, thread_count()
     options.progress.phase("time")
     options.progress.note(model.name if model else "encoder")

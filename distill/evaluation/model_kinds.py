@@ -6,6 +6,7 @@ are taken from there.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from importlib.util import find_spec
@@ -41,15 +42,25 @@ def open_models(
     pooling: str | None = None,
 ) -> list[Model]:
     """Return named models, and the finished runs below folders; errors as ``open_model``."""
-    specs = [models] if isinstance(models, str | Path | Model) else list(models)
+    specs = [models] if isinstance(models, str | os.PathLike | Model) else list(models)
     opened = []
-    for spec in (each for given in specs for each in _expand(given, notes)):
+    named = [os.fspath(spec) if isinstance(spec, os.PathLike) else spec for spec in specs]
+    for spec in (each for given in named for each in _expand(given, notes)):
         model = open_model(spec, device=device, compute_dtype=compute_dtype, pooling=pooling)
         model.spec = model.name if isinstance(spec, Model) else str(spec)
         opened.append(model)
     if not opened:
         raise DataError("; ".join(["no model to evaluate", *notes]))
     return opened
+
+
+def name_apart(models: Sequence[Model]) -> None:
+    """Call a second model of one name by what the caller typed."""
+    names: set[str] = set()
+    for model in models:
+        free = (f"{model.name} ({number})" for number in range(2, 2 + len(models)))
+        model.name = next(name for name in (model.name, model.spec, *free) if name and name not in names)
+        names.add(model.name)
 
 
 def _expand(spec: Spec, notes: list[str]) -> Iterable[Spec]:
@@ -126,7 +137,9 @@ def _require_named(spec: str) -> None:
 class TorchModel(Model):
     """Model that torch runs, or a server."""
 
-    def __init__(self, spec: str | Path, device: str, compute_dtype: str, pooling: str | None = None) -> None:
+    def __init__(
+        self, spec: str | os.PathLike[str], device: str, compute_dtype: str, pooling: str | None = None
+    ) -> None:
         from embedcache.teacher.lazy import LazyTeacher
         from embedcache.teacher.options import EncodeOptions, TeacherOptions
 

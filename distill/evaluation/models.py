@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -149,7 +150,7 @@ class Model:
         return vectors
 
 
-Spec: TypeAlias = str | Path | Model
+Spec: TypeAlias = str | os.PathLike[str] | Model
 
 
 def weight_bytes(folder: Path) -> int:

@@ -31,14 +31,17 @@ class Outcomes:
     """Outcomes of the items that a figure rests on.
 
     Attributes:
-        values: (n,) float64; the figure is their mean, or, with ``gold``, 100 times Spearman's correlation.
+        values: (n,) float64; the figure is their mean, or, with ``gold``, 100 times ``ranking``.
         gold: (n,) float64 that values are to be ranked like; None of a mean.
         texts: digest of the items' texts, which tells if two figures are of the same items; "" if unknown.
+        ranking: measure of values that are ranked: ``spearman``, ``pearson``, or ``average precision`` of
+            labels 0 and 1.
     """
 
     values: Array
     gold: Array | None = None
     texts: str = ""
+    ranking: str = "spearman"
 
     def __len__(self) -> int:
         """Return the number of items."""
@@ -58,6 +61,7 @@ class Figure:
         outcomes: outcomes behind it; None if there are no items to draw.
         label: name of the set in tables.
         skipped: rows of the file that were left out.
+        other_intervals: further measure -> its interval, as far as they were drawn.
     """
 
     value: float
@@ -68,6 +72,7 @@ class Figure:
     outcomes: Outcomes | None = field(default=None, compare=False)
     label: str = ""
     skipped: int = 0
+    other_intervals: Mapping[str, Interval] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

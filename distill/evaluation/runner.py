@@ -18,11 +18,14 @@ from distill.evaluation import stats
 from distill.evaluation.cache import Kept, kept_path, read_kept, user_folder, write_kept
 from distill.evaluation.contamination import CONTAMINATION, Seen, contamination, describe
 from distill.evaluation.fidelity import read_sentences
-from distill.evaluation.model_kinds import open_models
+from distill.evaluation.model_kinds import name_apart, open_models
 from distill.evaluation.models import Model, Spec
+from distill.evaluation.own_pairs import pairs_suite, read_pair_sets
 from distill.evaluation.result import AVERAGE, Evaluation, ModelFacts, Scored, SuiteResult
 from distill.evaluation.task import (
     ALL,
+    DEFAULT,
+    PAIRS,
     SNLI_PAIRS,
     Items,
     NotThereError,
@@ -41,17 +44,28 @@ from embedcache.fsio import canonical_json
 from embedcache.progress import NO_PROGRESS, Progress
 
 
-def evaluate(models: Sequence[Spec] | Spec, suite: str = "sts", **options: Any) -> Evaluation:
-    """Evaluate one or more models on one suite; options and errors are those of ``evaluate_suites``."""
-    (found,) = evaluate_suites(models, [suite], **options)
+def evaluate(models: Sequence[Spec] | Spec, suite: str | None = None, **options: Any) -> Evaluation:
+    """Evaluate one or more models on one suite; options and errors are those of ``evaluate_suites``.
+
+    The suite is ``pairs`` where ``pairs`` are given, and by default ``sts``.
+
+    Example:
+        >>> evaluate("runs/three-layers", pairs="faq.tsv")  # doctest: +SKIP
+    """
+    if suite not in (None, PAIRS) and options.get("pairs") is not None:
+        raise DataError(f"suite {suite!r} beside pairs: use evaluate_suites for both, or leave one out")
+    suites = [] if options.get("pairs") is not None else [suite or DEFAULT]
+    (found,) = evaluate_suites(models, suites, **options)
     return found
 
 
 def evaluate_suites(
     models: Sequence[Spec] | Spec,
-    suites: Sequence[str] = (ALL,),
+    suites: Sequence[str] | None = None,
     *,
     data: str | Path | None = None,
+    pairs: object = None,
+    columns: Sequence[str] | None = None,
     teacher: Spec | None = None,
     cache: str | Path | None = None,
     beside_teacher: bool = True,
@@ -75,8 +89,11 @@ def evaluate_suites(
             exports, hub ids, aliases, ``cache:FOLDER#TEACHER``, ``whitened:FOLDER#TEACHER`` or
             ``distill.evaluation.models.Model``.
         suites: names of suites; ``all``: every suite that finds its files in ``data``, but for those that run
-            on request only.
+            on request only; default: ``all``, or ``pairs`` alone where they are given.
         data: folder of test files, or a file of sentences (``fidelity``; default: those the run held out).
+        pairs: pairs or triplets of your own: a file, several, or rows in memory.
+        columns: columns of two texts and a score in ``pairs``, or of anchor, positive and negative; default:
+            those with usual names.
         teacher: the teacher to compare with; default: the one that the runs name.
         cache: cache to look for the teacher's vectors in; default: the run's. It is not written.
         beside_teacher: evaluate the teacher that a run names as well.
@@ -99,6 +116,10 @@ def evaluate_suites(
         TeacherError: if a model, or a teacher that was asked for, cannot be loaded.
         EmbedCacheError: if a cache that was named cannot be used.
     """
+    if columns is not None and pairs is None:
+        raise DataError(f"columns {', '.join(columns)} are those of pairs; give pairs, or leave them out")
+    own = () if pairs is None else read_pair_sets(pairs, columns)
+    suites = list(suites if suites is not None else () if own else (ALL,))
     notes: list[str] = []
     opened = open_models(models, notes, device, compute_dtype, pooling)
     beside = None
@@ -109,7 +130,7 @@ def evaluate_suites(
             raise DataError(f"--cache {cache} holds vectors of a teacher, and none is known: give --teacher")
         beside = with_cache(beside, cache)
     students = [model for model in opened if model is not beside]
-    _name_apart([*([beside] if beside else []), *students])
+    name_apart([*([beside] if beside else []), *students])
     for model in [*opened, *([beside] if beside else [])]:
         model.progress = progress
     session = _Session(
@@ -131,6 +152,8 @@ def evaluate_suites(
         drops_suites=ALL in suites,
     )
     session.choose(suites, None if data is None else Path(data), opened)
+    if own:  # given, so they are neither looked for nor left out
+        session.jobs[PAIRS] = pairs_suite(own), Path()
     session.score_teacher(implied=teacher is None)
     found = [session.score(model) for model in students]
     return [session.evaluation(name, [scored[name] for scored in found]) for name in session.jobs]
@@ -140,15 +163,6 @@ def to_json(found: Sequence[Evaluation], suites: Sequence[str]) -> dict[str, Any
     """Return evaluations by suites as a JSON object: one alone, or a list as ``results``."""
     facts = [one.to_json() for one in found]
     return {"results": facts} if ALL in suites or len(facts) > 1 else facts[0]
-
-
-def _name_apart(models: Sequence[Model]) -> None:
-    """Call a second model of one name by what the caller typed."""
-    names: set[str] = set()
-    for model in models:
-        free = (f"{model.name} ({number})" for number in range(2, 2 + len(models)))
-        model.name = next(name for name in (model.name, model.spec, *free) if name and name not in names)
-        names.add(model.name)
 
 
 @dataclass

@@ -87,11 +87,23 @@ def with_intervals(result: SuiteResult, draws: int = DRAWS, seed: int = 0) -> Su
     """
     found, average = draws_of(result, draws, seed), averages(result, draws, seed)
     figures = {
-        name: replace(figure, interval=percentiles(found[name]) if name in found else None)
+        name: replace(
+            figure,
+            interval=percentiles(found[name]) if name in found else None,
+            other_intervals=_others(figure, name, draws, seed) if name in found else {},
+        )
         for name, figure in result.figures.items()
     }
     ends = None if average is None else percentiles(average)
     return replace(result, figures=figures, average_interval=ends)
+
+
+def _others(figure: Figure, name: str, draws: int, seed: int) -> dict[str, Interval]:
+    """Return the interval of Pearson's correlation, where it stands beside another measure of ranks."""
+    if "pearson" not in figure.others or figure.outcomes is None or figure.outcomes.gold is None:
+        return {}
+    ends = percentiles(drawn(replace(figure.outcomes, ranking="pearson"), name, draws, seed))
+    return {} if ends is None else {"pearson": ends}
 
 
 def retention_interval(
@@ -233,7 +245,7 @@ def drawn(outcomes: Outcomes, name: str, draws: int, seed: int) -> Array:
         seed: choice of the draws.
     """
     values, gold = outcomes.values, outcomes.gold
-    figure = _mean(values) if gold is None else _spearman(gold, values)
+    figure = _mean(values) if gold is None else RANKINGS[outcomes.ranking](gold, values)
     found = np.concatenate([figure(counts) for counts in _counts(len(values), name, draws, seed)])
     found.setflags(write=False)
     return found
@@ -268,6 +280,42 @@ def _spearman(gold: Array, predicted: Array) -> Callable[[Array], Array]:
     return figure
 
 
+def _pearson(gold: Array, predicted: Array) -> Callable[[Array], Array]:
+    """Return a function of (n, b) counts to Pearson's correlations of the items drawn, times 100, (b,)."""
+    # Sums of squares of numbers far from zero would lose digits.
+    x, y = gold - gold.mean(), predicted - predicted.mean()
+
+    def figure(counts: Array) -> Array:
+        of_x, of_y, xx, yy, xy = (one @ counts / len(x) for one in (x, y, x * x, y * y, x * y))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            correlation: Array = 100 * (xy - of_x * of_y) / np.sqrt((xx - of_x**2) * (yy - of_y**2))
+        return correlation
+
+    return figure
+
+
+def _average_precision(gold: Array, predicted: Array) -> Callable[[Array], Array]:
+    """Return a function of (n, b) counts to average precisions of the items drawn, times 100, (b,).
+
+    Precision is taken at every distinct value of ``predicted``, and weighted by the recall gained there.
+    """
+    order = np.argsort(-predicted, kind="stable")
+    # Items of one value are found together.
+    ends = np.flatnonzero(np.diff(predicted[order], append=-np.inf))
+    is_right = gold[order][:, None]
+
+    def figure(counts: Array) -> Array:
+        drawn = counts[order]
+        right, found = (np.cumsum(one, axis=0)[ends] for one in (drawn * is_right, drawn))
+        precision = np.divide(right, found, out=np.zeros_like(right), where=found > 0)
+        gained = np.diff(right, axis=0, prepend=0)
+        with np.errstate(invalid="ignore"):
+            average: Array = 100 * (precision * gained).sum(axis=0) / right[-1]
+        return average
+
+    return figure
+
+
 def _ranks(values: Array) -> Callable[[Array], Array]:
     """Return a function of (n, b) counts to the items' average ranks less their mean, (n, b).
 
@@ -283,3 +331,6 @@ def _ranks(values: Array) -> Callable[[Array], Array]:
         return rank
 
     return centred
+
+
+RANKINGS = {"spearman": _spearman, "pearson": _pearson, "average precision": _average_precision}

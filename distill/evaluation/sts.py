@@ -18,27 +18,18 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from distill.errors import DataError
 from distill.evaluation.files import (
-    PAIR_COLUMNS,
     Row,
-    ScoredPairs,
-    count_repeats,
     find_file,
     find_files,
-    items_digest,
     parse_score,
-    read_pairs,
     read_rows,
-    scored_pairs,
-    skipped_note,
 )
-from distill.evaluation.models import Encode, Vectors
-from distill.evaluation.result import Figure, Outcomes, SuiteResult
-from distill.evaluation.task import Encoded, Items, NotThereError, SuiteFile, SuiteOptions, register_suite
-from distill.vectors import unit_rows
+from distill.evaluation.models import Encode
+from distill.evaluation.pairs import PAIR_COLUMNS, PairSet, read_pairs, score_sets, scored_pairs
+from distill.evaluation.result import SuiteResult
+from distill.evaluation.task import Items, NotThereError, SuiteFile, SuiteOptions, register_suite
 
 STS_SETS: dict[str, tuple[str, str | None, str]] = {
     **{f"sts{year}": (f"sts{year}_test", None, f"STS{year}") for year in range(12, 17)},
@@ -50,54 +41,11 @@ STS_SETS: dict[str, tuple[str, str | None, str]] = {
 FIELD_PAIRS = ("en-en", "ar-ar", "es-es", "en-ar", "en-es", "en-tr", "en-de", "en-fr")
 """Language pairs of STS 2017 in the order of the field; other pairs follow."""
 
-SMALLEST_SPREAD = 1e-6
-"""Cosines of float32 vectors are exact to about 1e-7: ranking a smaller spread would rank noise."""
-
 _STS17, _TRANSLATED = "sts17_", "stsb_mt_"
 _SIDE = PAIR_COLUMNS[1:]
 
 
-def score_pairs(sts: ScoredPairs, left: Vectors, right: Vectors) -> Figure:
-    """Score a set from the vectors of its pairs, each (pairs, d).
-
-    Raises:
-        DataError: if no correlation is defined: fewer than two pairs, or all scores or all cosines equal.
-    """
-    cosines = np.einsum("ij,ij->i", unit_rows(left), unit_rows(right))
-    gold = np.asarray(sts.scores, np.float64)
-    if len(gold) < 2 or np.ptp(gold) == 0:
-        raise DataError(f"{sts.label}: {len(gold)} pairs with equal scores cannot be ranked; check the file")
-    if np.ptp(cosines) < SMALLEST_SPREAD:
-        raise DataError(
-            f"{sts.label}: all {len(gold)} cosines are equal ({cosines[0]:.6f}), the model has collapsed to "
-            "one vector; train it again with another loss or a lower learning rate"
-        )
-    others = {"pearson": 100 * float(np.corrcoef(gold, cosines)[0, 1])}
-    if sts.subsets:
-        rows = [np.array(sts.subsets) == subset for subset in dict.fromkeys(sts.subsets)]
-        mean = float(np.mean([_spearman(gold[one], cosines[one]) for one in rows]))
-        others |= {} if math.isnan(mean) else {"spearman_mean_of_subsets": mean}
-    return Figure(
-        value=_spearman(gold, cosines),
-        measure="spearman",
-        items=len(gold),
-        others=others,
-        outcomes=Outcomes(cosines, gold, items_digest(sts.pairs)),
-        label=sts.label,
-        skipped=sum(sts.skipped.values()),
-    )
-
-
-def _spearman(gold: NDArray[np.float64], cosines: NDArray[np.float64]) -> float:
-    """Return Spearman's correlation times 100; NaN where it is not defined."""
-    from scipy.stats import spearmanr
-
-    if len(gold) < 2 or np.ptp(gold) == 0 or np.ptp(cosines) == 0:
-        return math.nan
-    return 100 * float(spearmanr(gold, cosines).statistic)
-
-
-def read_sts(data: Path) -> list[ScoredPairs]:
+def read_sts(data: Path) -> list[PairSet]:
     """Read the sets of ``sts`` in a folder.
 
     Raises:
@@ -115,7 +63,7 @@ def read_sts(data: Path) -> list[ScoredPairs]:
     return sets
 
 
-def read_multilingual(data: Path) -> tuple[list[ScoredPairs], list[str]]:
+def read_multilingual(data: Path) -> tuple[list[PairSet], list[str]]:
     """Read the sets of ``sts-multilingual`` in a folder, and why languages were not paired.
 
     Raises:
@@ -165,7 +113,7 @@ def _is_aligned(left: Sequence[Row], right: Sequence[Row]) -> bool:
 
 def _across(
     name: str, label: str, left: Sequence[Row], right: Sequence[Row], skipped: Counter[str]
-) -> ScoredPairs:
+) -> PairSet:
     """Return the set of sentence1 of ``left`` with sentence2 of ``right``."""
     rows = [
         # A score that one side lacks does not count.
@@ -175,8 +123,8 @@ def _across(
     return replace(scored_pairs(name, label, rows, Counter(skipped)), subsets=())
 
 
-def _items(sets: Sequence[ScoredPairs]) -> Items:
-    return {one.name: one.pairs for one in sets}
+def _items(sets: Sequence[PairSet]) -> Items:
+    return {one.name: one.items for one in sets}
 
 
 @register_suite(
@@ -193,7 +141,7 @@ def sts(encode: Encode, data: Path, options: SuiteOptions) -> SuiteResult:
     if missing:
         files = ", ".join(f"{STS_SETS[name][2]} ({STS_SETS[name][0]}.tsv)" for name in missing)
         notes.append(f"average over {len(sets)} of {len(STS_SETS)} sets; not found: {files}")
-    return _score(encode, data, sets, notes, missing)
+    return score_sets(encode, sets, notes, settings={"data": str(data)}, missing=tuple(missing))
 
 
 @register_suite(
@@ -212,23 +160,9 @@ def sts_multilingual(encode: Encode, data: Path, options: SuiteOptions) -> Suite
     missing = [pair for pair in FIELD_PAIRS if f"{_STS17}{pair}" not in {one.name for one in sets}]
     if missing:
         notes.append(f"STS 2017: not found: {', '.join(missing).upper()} ({_STS17}LANG1-LANG2.tsv)")
-    result = _score(encode, data, sets, notes, missing)
+    result = score_sets(encode, sets, notes, settings={"data": str(data)}, missing=tuple(missing))
     means = []
     for family, prefix in (("STS 2017", _STS17), ("translated STS-B", _TRANSLATED)):
         values = [figure.value for name, figure in result.figures.items() if name.startswith(prefix)]
         means += [f"{np.mean(values):.2f} over {len(values)} sets of {family}"] if values else []
     return replace(result, notes=(*result.notes, f"average {', '.join(means)}")) if means[1:] else result
-
-
-def _score(
-    encode: Encode, data: Path, sets: Sequence[ScoredPairs], notes: list[str], missing: Sequence[str]
-) -> SuiteResult:
-    # Sets share sentences, and a correlation of ranks hardly depends on a vector's last bits.
-    vectors = Encoded(encode, (text for one in sets for text in (*one.left, *one.right)))
-    figures = {one.name: score_pairs(one, vectors(one.left), vectors(one.right)) for one in sets}
-    for one in sets:
-        notes += skipped_note(one.label, one.skipped)
-        if repeats := count_repeats(one.pairs):
-            notes.append(f"{one.label}: {repeats} pairs occur before, each counts")
-    settings = {"data": str(data), "sentences": len(vectors)}
-    return SuiteResult(figures, notes=tuple(notes), settings=settings, missing=tuple(missing))

@@ -34,11 +34,14 @@ Items: TypeAlias = Mapping[str, Sequence[tuple[str, ...]]]
 ALL = "all"
 """Stands for every suite that finds its files."""
 
+DEFAULT, PAIRS = "sts", "pairs"
+"""Suite where none is named, and that of pairs of one's own."""
+
 SNLI_PAIRS = 15_000
 """Pairs that SNLI's classifier learns from by default; encoding all of them takes longer than all else."""
 
 # Modules whose import registers their suites, in the order of lists.
-_MODULES = ("sts", "probes", "ranking", "geometry", "latency", "fidelity")
+_MODULES = ("sts", "own_pairs", "probes", "ranking", "geometry", "latency", "fidelity")
 
 
 class NotThereError(DataError):

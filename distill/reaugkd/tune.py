@@ -16,12 +16,12 @@ from scipy.special import softmax
 from scipy.stats import binomtest
 
 from distill.data.labelled import FEWEST_SCORED, Columns, LabelledRows, label_numbers, read_labelled
-from distill.errors import DataError
+from distill.errors import ConfigError, DataError
 from distill.reaugkd.classifier import open_encoder
 from distill.reaugkd.index import Found
 from distill.reaugkd.knowledge_base import Chosen, KnowledgeBase, Probabilities
 from distill.reaugkd.student import StudentFolder, open_student_folder
-from distill.training.selection import refuse_test_file, refuse_test_rows
+from distill.training.selection import describe_test_name, refuse_test_rows
 from distill.vectors import unit
 from embedcache.cache import Cache
 from embedcache.folders import locked_folder
@@ -137,7 +137,8 @@ def tune(
         if data is None:
             labelled = held_out_rows(student, cache, corpus)
         else:
-            refuse_test_file(Path(data), "--data", "what is")
+            if warning := describe_test_name(data):
+                raise ConfigError(f"{warning}. Give a development set", "--data")
             refuse_test_rows("--rows", rows, "what is")
             labelled = read_labelled(data, columns or Columns(), rows)
             labelled = replace(labelled, name=" ".join(["rows of", Path(data).name, *rows]))

@@ -34,8 +34,13 @@ def _figures(evaluation: Evaluation) -> Table:
         cells = {name: cell(Score.over([one]), 2 if averaged else None) for name, one in figures.items()}
         lines.append({"": _label(facts), **cells})
         for measure in dict.fromkeys(name for one in result.figures.values() for name in one.others):
-            of_sets = {sets[name]: one.others.get(measure) for name, one in result.figures.items()}
-            cells = {name: None if value is None else f"{value:.2f}" for name, value in of_sets.items()}
+            others = {
+                sets[name]: None
+                if (value := one.others.get(measure)) is None
+                else Figure(value, measure, one.other_intervals.get(measure))
+                for name, one in result.figures.items()
+            }
+            cells = {name: cell(Score.over([one])) for name, one in others.items()}
             lines.append({"": f"  {measure.replace('_', ' ')}", **cells})
     measures = sorted({one.measure for _, result in evaluation.models for one in result.figures.values()})
     caption = f"Figures: {', '.join(measures)}. In brackets: 95 % interval."

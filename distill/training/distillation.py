@@ -13,9 +13,11 @@ from accelerate import Accelerator
 
 from distill.config.models import ONLINE, RunConfig
 from distill.data.dataset import DistillDataset, open_rows
+from distill.data.labelled import LabelledRows
 from distill.data.sampler import ORDERS
 from distill.data.source import DistillSource
 from distill.errors import ConfigError
+from distill.evaluation.pairs import PairSet
 from distill.layout import TARGETS, default_folder
 from distill.losses.registry import get_loss
 from distill.reaugkd.soft_labels import open_soft_labels
@@ -23,6 +25,7 @@ from distill.record import CorpusRecord, RunRecord, TargetsRecord, TeacherRecord
 from distill.training.optimizer import warmup_steps
 from distill.training.preparation import make_objective, prepare_student, teacher_loader, tokenise_view
 from distill.training.remote import OpenedCache, open_cache, refuse_unknown_rows
+from distill.training.selection import read_dev
 from distill.training.streams import Streams
 from distill.training.task import StudentParts, Task, Work, describe_dev
 from distill.training.tracking import OnProgress, tell
@@ -43,11 +46,13 @@ class DistillTask(Task):
         config: the resolved configuration.
         cache: the cache.
         dataset: rows and targets.
+        dev: rows to choose checkpoints on; None: those held out.
     """
 
     config: RunConfig
     cache: Cache
     dataset: DistillDataset
+    dev: PairSet | LabelledRows | None = None
 
     def folder(self) -> Path:
         """Return the folder of the run."""
@@ -73,7 +78,7 @@ class DistillTask(Task):
                         "checked ('embedcache doctor --deep' compares them with the model)"
                     )
         live_teacher = teacher_loader(cache, config, dataset)
-        student = prepare_student(cache, config, dataset, note, on_progress, live_teacher)
+        student = prepare_student(cache, config, dataset, self.dev, note, on_progress, live_teacher)
         views = tuple(
             tokenise_view(cache, dataset.corpus, name, student.tokenizer, on_progress)
             for name in config.training.views or [ORIGINAL]
@@ -158,9 +163,13 @@ def open_distillation(
         ConfigError, DataError, InputError: as ``open_data``.
         EmbedCacheError: if the cache or the remote cannot be used.
     """
+    labelled = get_loss(config.loss.name).inside == "classes"
+    dev = None if labelled else read_dev(config.evaluation, labelled=False)
     with open_cache(config, on_progress, digest=None if before is None else before.corpus.digest) as opened:
         dataset, resolved = open_data(opened, config, on_progress)
-        yield DistillTask(resolved, opened.cache, dataset)
+        if labelled:  # its columns may be named as the corpus's are
+            dev = read_dev(resolved.evaluation, labelled=True)
+        yield DistillTask(resolved, opened.cache, dataset, dev)
 
 
 def open_data(
@@ -205,11 +214,8 @@ def open_data(
     if facts.inside == "classes":
         dataset = _with_soft_labels(cache, resolved, dataset)
         resolved = _with_dev_columns(resolved, cache, dataset)
-    elif given := resolved.evaluation.of_labelled:
-        raise ConfigError(
-            f"{', '.join(given)}: for labelled rows, and the loss {resolved.loss.name} makes no classifier; "
-            "leave them out"
-        )
+    elif (given := resolved.evaluation.of_dev) and resolved.evaluation.data is None:
+        raise ConfigError(f"{', '.join(given)}: for a development file; give --dev FILE, or leave them out")
     name = config.teacher or dataset.teacher.name
     return dataset, resolved.model_copy(
         update={
@@ -240,7 +246,7 @@ def _with_dev_columns(config: RunConfig, cache: Cache, dataset: DistillDataset) 
     """
     evaluation, corpus = config.evaluation, dataset.corpus
     if evaluation.data is None:
-        if given := evaluation.of_labelled:
+        if given := evaluation.of_dev:
             raise ConfigError(
                 f"{', '.join(given)}: for a development file; give --dev FILE, or leave them out"
             )

@@ -30,7 +30,7 @@ from distill.data.sampler import ORDERS
 from distill.data.triples import Triples, TripleSource, read_sentences, read_triples, tokenise
 from distill.device import seeded
 from distill.errors import ConfigError
-from distill.evaluation.files import read_pairs
+from distill.evaluation.pairs import PairSet
 from distill.layout import BEST, HELD_OUT, TARGETS, default_folder, describe_missing, resume_command
 from distill.reaugkd.head import LabelHead
 from distill.record import CorpusRecord, RunRecord, StartRecord, read_record, run_folder, setting_of
@@ -41,7 +41,7 @@ from distill.training.selection import (
     Selector,
     nearest_selector,
     pair_selector,
-    refuse_test_file,
+    read_dev_pairs,
     refuse_test_rows,
 )
 from distill.training.task import StudentParts, Task, Work, describe_dev, make_parts, prepared, tokenizer_of
@@ -152,10 +152,12 @@ class ContrastTask(FinetuneTask):
     Attributes:
         rows: rows to train on.
         held_out: rows to choose checkpoints by; None without any.
+        dev: pairs to choose them by instead.
     """
 
     rows: Triples
     held_out: Triples | None
+    dev: PairSet | None = None
 
     def prepare(self, accelerator: Accelerator, on_progress: OnProgress | None) -> Work:
         """Build student, objective and source."""
@@ -192,8 +194,9 @@ class ContrastTask(FinetuneTask):
         return Work(parts, Contrast(InfoNCE(config.loss.tau), codes), source, record)
 
     def _select(self, tokenizer: FastTokenizer) -> Selector | None:
-        data = self.config.evaluation.data
-        return nearest_selector(self.held_out, tokenizer) if data is None else pair_selector(data, tokenizer)
+        if self.dev is not None:
+            return pair_selector(self.dev, tokenizer)
+        return nearest_selector(self.held_out, tokenizer)
 
     def held_out_texts(self) -> list[str]:
         """Return texts that neither stage has seen: of a run's held-out ones, else of the held-out rows."""
@@ -308,12 +311,11 @@ def _read_contrast(config: FinetuneConfig, start: Start) -> ContrastTask:
             "evaluation.held_out",
         )
     config = config.resolved(len(rows), count)
-    in_dev = None
+    dev, in_dev = None, None
     if config.evaluation.data is not None:
-        refuse_test_file(Path(config.evaluation.data))
-        pairs = read_pairs(config.evaluation.data, "dev")
-        in_dev = rows.overlap({*pairs.left, *pairs.right})
-    return ContrastTask(config, start, in_dev, rows, held_out)
+        dev = read_dev_pairs(config.evaluation.data)
+        in_dev = rows.overlap({text for column in dev.texts for text in column})
+    return ContrastTask(config, start, in_dev, rows, held_out, dev)
 
 
 def _read_labelled(config: FinetuneConfig, start: Start) -> LabelTask:
@@ -321,8 +323,6 @@ def _read_labelled(config: FinetuneConfig, start: Start) -> LabelTask:
     columns = Columns(config.text, config.text2, config.label, config.format)
     if evaluation.has_set:
         refuse_test_rows("evaluation.rows", evaluation.rows or ())
-        if evaluation.data is not None:
-            refuse_test_file(Path(evaluation.data))
         is_same_file = evaluation.data in (None, config.file)
         if is_same_file and set(config.rows or ()) <= set(evaluation.rows or ()):
             raise ConfigError(

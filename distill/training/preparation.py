@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -14,9 +13,10 @@ from numpy.typing import NDArray
 
 from distill.config.models import RunConfig
 from distill.data.dataset import DistillDataset
-from distill.data.labelled import FEWEST_SCORED, Columns, label_numbers, read_labelled, refuse_few
+from distill.data.labelled import FEWEST_SCORED, LabelledRows, label_numbers
 from distill.data.tokens import TokenArrays, tokenise_corpus
 from distill.device import seeded
+from distill.evaluation.pairs import PairSet
 from distill.losses.registry import get_loss
 from distill.reaugkd.head import LabelHead
 from distill.reaugkd.soft_labels import base_teacher
@@ -29,8 +29,6 @@ from distill.training.selection import (
     Selector,
     held_out_selector,
     pair_selector,
-    refuse_test_file,
-    refuse_test_rows,
 )
 from distill.training.task import StudentParts, make_parts, prepared
 from distill.training.tracking import OnProgress
@@ -49,6 +47,7 @@ def prepare_student(
     cache: Cache,
     config: RunConfig,
     dataset: DistillDataset,
+    dev: PairSet | LabelledRows | None = None,
     on_note: Callable[[str], None] = lambda note: None,
     on_progress: OnProgress | None = None,
     live_teacher: Callable[[], Teacher] | None = None,
@@ -61,6 +60,7 @@ def prepare_student(
         cache: the cache; it receives token ids where tokens have to be counted for the student.
         config: the resolved configuration.
         dataset: rows and targets.
+        dev: rows to choose checkpoints on; default: those held out.
         on_note: called with sentences on how the student is made.
         on_progress: called with the rows tokenised.
         live_teacher: loads the teacher itself; default: as the configuration says.
@@ -100,7 +100,7 @@ def prepare_student(
         width = int(model.get_embedding_dimension() or 0)
         reads = what_is_read(_sample(dataset))
         head = LabelHead(dataset.soft.names, width, dropout=student.dropout, seed=config.seed, reads=reads)
-    select = partial(_make_selector, config, dataset, head)
+    select = partial(_make_selector, dataset, dev, head)
     return make_parts(model, student.spec, select, config.evaluation, student.drop_head, head)
 
 
@@ -236,31 +236,30 @@ def count_tokens(
 
 
 def _make_selector(
-    config: RunConfig, dataset: DistillDataset, head: LabelHead | None, tokenizer: FastTokenizer
+    dataset: DistillDataset,
+    dev: PairSet | LabelledRows | None,
+    head: LabelHead | None,
+    tokenizer: FastTokenizer,
 ) -> Selector | None:
-    data = config.evaluation.data
-    if head is not None:
-        return _class_selector(config, dataset, head, tokenizer)
-    return held_out_selector(dataset, tokenizer) if data is None else pair_selector(data, tokenizer)
+    if isinstance(dev, PairSet):
+        return pair_selector(dev, tokenizer)
+    if head is None:
+        return held_out_selector(dataset, tokenizer)
+    return _class_selector(dataset, dev, head, tokenizer)
 
 
 def _class_selector(
-    config: RunConfig, dataset: DistillDataset, head: LabelHead, tokenizer: FastTokenizer
+    dataset: DistillDataset, dev: LabelledRows | None, head: LabelHead, tokenizer: FastTokenizer
 ) -> ClassSelector | None:
     """Return the selector of a classifier; None where there are too few rows.
 
     It is scored on the development rows, else on the corpus's labels of held-out rows, else on the teacher's.
     """
-    evaluation, soft = config.evaluation, dataset.soft
+    soft = dataset.soft
     assert soft is not None  # noqa: S101 - there is a head only where there are soft labels
-    if evaluation.data is not None:
-        where = f"evaluation.data: {evaluation.data}"
-        refuse_test_file(Path(evaluation.data))
-        refuse_test_rows("evaluation.rows", evaluation.rows or ())
-        columns = Columns(evaluation.text, evaluation.text2, evaluation.label, prefix="--dev-")
-        dev = read_labelled(evaluation.data, columns, evaluation.rows or ())
-        refuse_few(dev, where)
-        return ClassSelector(tokenizer(dev.texts), label_numbers(dev.labels, soft.names, where), head, "dev")
+    if dev is not None:
+        answers = label_numbers(dev.labels, soft.names, f"evaluation.data: {dev.name}")
+        return ClassSelector(tokenizer(dev.texts), answers, head, "dev")
     if len(dataset.held_out) < FEWEST_SCORED:
         return None
     places = soft.places(dataset.held_out)

@@ -12,14 +12,22 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import spearmanr
 from torch.nn import functional as F
 
+from distill.config.models import EvaluationConfig
 from distill.data.dataset import DistillDataset
-from distill.data.labelled import FEWEST_SCORED
+from distill.data.labelled import (
+    FEWEST_SCORED,
+    Columns,
+    LabelledRows,
+    one_source,
+    read_labelled,
+    refuse_few,
+)
 from distill.data.triples import Triples
 from distill.errors import ConfigError
-from distill.evaluation.files import read_pairs
+from distill.evaluation.own_pairs import known_test_set, read_pair_set
+from distill.evaluation.pairs import MEASURES, Kind, PairSet, cosines, measure
 from distill.reaugkd.head import LabelHead
 from distill.students.build import forward
 from distill.training.objectives import no_negatives
@@ -37,6 +45,8 @@ Autocast = Callable[[], AbstractContextManager[Any]]
 
 SCORES = {
     "dev_spearman": "Spearman on development pairs",
+    "dev_average_precision": "average precision on development pairs",
+    "dev_triplet_accuracy": "% of development triplets right",
     "held_out_near_pairs_spearman": "Spearman on held-out rows, paired with near and random ones",
     "held_out_retrieval_accuracy": "% of held-out anchors nearest to their positive",
     "dev_accuracy": "% right on development rows",
@@ -70,25 +80,26 @@ class Selector(Protocol):
 
 @dataclass(frozen=True)
 class PairSelector:
-    """Spearman correlation of the student's cosines with the scores that pairs of texts ought to have.
+    """Agreement of the student's cosines with what pairs or triplets of texts ought to have.
 
     Attributes:
         texts: distinct texts, n of them.
-        first, second: int64, shape (pairs,); the two texts of each pair.
-        gold: float64, shape (pairs,); the scores.
+        columns: int64, shape (rows,) each; the two texts of each pair, or three of each triplet.
+        gold: float64, shape (rows,); scores, or labels 0 and 1.
         name: name of the score.
+        kind: kind of the rows, as of ``distill.evaluation.pairs.PairSet``.
     """
 
     texts: TokenizedTexts
-    first: NDArray[np.int64]
-    second: NDArray[np.int64]
+    columns: tuple[NDArray[np.int64], ...]
     gold: NDArray[np.float64]
     name: str
+    kind: Kind = "scores"
 
     def score(self, encode: Encode) -> dict[str, float]:
-        """Return the correlation, -1 to 1."""
+        """Return the measure of the kind, at most 1."""
         vectors = unit(encode(self.texts))
-        return {self.name: _correlation((vectors[self.first] * vectors[self.second]).sum(axis=1), self.gold)}
+        return {self.name: measure(self.kind, self.gold, cosines([vectors[rows] for rows in self.columns]))}
 
 
 def held_out_selector(dataset: DistillDataset, tokenizer: FastTokenizer) -> PairSelector | None:
@@ -106,48 +117,83 @@ def held_out_selector(dataset: DistillDataset, tokenizer: FastTokenizer) -> Pair
     targets = unit(dataset.targets.lookup(key_array(texts)))
     first, second = _pairs(targets @ targets.T)
     gold = (targets[first] * targets[second]).sum(axis=1).astype(np.float64)
-    return PairSelector(tokenizer(texts), first, second, gold, "held_out_near_pairs_spearman")
+    return PairSelector(tokenizer(texts), (first, second), gold, "held_out_near_pairs_spearman")
 
 
-def pair_selector(data: str, tokenizer: FastTokenizer) -> PairSelector:
-    """Return the selector for a file of scored pairs.
-
-    Raises:
-        ConfigError: if it is a test set or holds rows of one.
-        DataError: if it is not one of pairs with scores.
-    """
-    path = Path(data)
-    refuse_test_file(path)
-    pairs = read_pairs(path, path.stem)
-    if held_back := sum(subset.strip().lower() == "test" for subset in pairs.subsets):
-        raise ConfigError(
-            f"{held_back} of {len(pairs.subsets)} pairs of {path.name} are of subset "
-            "'test'; a checkpoint chosen on them invalidates the test score. Give a copy without them",
-            "evaluation.data",
-        )
+def pair_selector(pairs: PairSet, tokenizer: FastTokenizer) -> PairSelector:
+    """Return the selector for a development set of pairs or triplets."""
     place: dict[str, int] = {}
-    first, second = (
-        np.array([place.setdefault(t, len(place)) for t in side]) for side in (pairs.left, pairs.right)
-    )
-    gold = np.asarray(pairs.scores, dtype=np.float64)
-    return PairSelector(tokenizer(list(place)), first, second, gold, "dev_spearman")
+    columns = tuple(np.array([place.setdefault(t, len(place)) for t in column]) for column in pairs.texts)
+    name = f"dev_{MEASURES[pairs.kind].replace(' ', '_')}"
+    name = "dev_triplet_accuracy" if pairs.kind == "triplets" else name
+    return PairSelector(tokenizer(list(place)), columns, pairs.gold, name, pairs.kind)
 
 
-def refuse_test_file(path: Path, option: str = "evaluation.data", chosen: str = "a checkpoint") -> None:
-    """Raise ``ConfigError`` where a file to choose a checkpoint on is named like a test set.
+def read_dev_pairs(
+    data: str, columns: Sequence[str | None] = (), rows: Sequence[str] | None = None
+) -> PairSet:
+    """Read the pairs or triplets of ``--dev``.
 
     Args:
-        path: the file.
-        option: the setting that names it, for the message.
-        chosen: the object of the choice, for the message.
+        data: the file.
+        columns: its three columns; those that are None are not given.
+        rows: ``COLUMN=VALUE`` conditions.
+
+    Raises:
+        ConfigError: if they are those of a test set, or one or two columns are given.
+        DataError, InputError: as ``distill.evaluation.pairs.read_pair_set``.
     """
-    # A word that begins with "test", not any that holds it: latest_dev.tsv is not a test set.
-    if re.search(r"(?<![a-z])test", path.name.lower()):
+    given = [column for column in columns if column is not None]
+    if given and len(given) < 3:
         raise ConfigError(
-            f"{path.name} looks like a test set; {chosen} chosen on it invalidates the test score. "
-            "Give a development set (stsb_dev.tsv, say)",
-            option,
+            f"{', '.join(given)}: name all three columns, with --dev-text, --dev-text2 and --dev-label",
+            "evaluation.text",
         )
+    refuse_test_rows("evaluation.rows", rows or ())
+    path = one_source(data)
+    pairs = read_pair_set(path, given or None, rows or (), "--dev-text, --dev-text2 and --dev-label")
+    if held_back := sum(subset.strip().lower() == "test" for subset in pairs.subsets):
+        raise ConfigError(
+            f"{held_back} of {len(pairs)} pairs of {Path(path).name} are of subset 'test'; a checkpoint "
+            "chosen on them invalidates the test score. Give a copy without them",
+            "evaluation.data",
+        )
+    if known := known_test_set(pairs):
+        raise ConfigError(
+            f"{Path(path).name} holds the pairs of {known}; a checkpoint chosen on them invalidates the test "
+            "score. Give a development set (stsb_dev.tsv, say)",
+            "evaluation.data",
+        )
+    return pairs
+
+
+def read_dev(evaluation: EvaluationConfig, *, labelled: bool) -> PairSet | LabelledRows | None:
+    """Read what ``--dev`` names, labelled rows for a classifier; None where it is not given.
+
+    Raises:
+        ConfigError: if the rows are those of a test set.
+        DataError, InputError: as ``read_dev_pairs`` and ``distill.data.labelled.read_labelled``; if labelled
+            rows are too few.
+    """
+    if evaluation.data is None:
+        return None
+    if not labelled:
+        asked = (evaluation.text, evaluation.text2, evaluation.label)
+        return read_dev_pairs(evaluation.data, asked, evaluation.rows)
+    refuse_test_rows("evaluation.rows", evaluation.rows or ())
+    columns = Columns(evaluation.text, evaluation.text2, evaluation.label, prefix="--dev-")
+    rows = read_labelled(evaluation.data, columns, evaluation.rows or ())
+    refuse_few(rows, f"evaluation.data: {evaluation.data}")
+    return rows
+
+
+def describe_test_name(path: str | Path | None) -> str:
+    """Return a warning where a file to choose a checkpoint on is named like a test set; else nothing."""
+    name = Path(path or "").name
+    # A word, not any that holds it: latest_dev.tsv and testimonials_dev.tsv are not test sets.
+    if re.search(r"(?<![^\W_])test(?![^\W_])", name.lower()) is None:
+        return ""
+    return f"{name} is named like a test set; scores on what is chosen on are no test scores"
 
 
 def refuse_test_rows(key: str, rows: Sequence[str], chosen: str = "a checkpoint") -> None:
@@ -242,13 +288,6 @@ class ClassSelector:
             self.name: float(accuracy_score(self.labels, predicted)),
             f"{self.rows}_f1": float(f1_score(self.labels, predicted, average="macro")),
         }
-
-
-def _correlation(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
-    # A student whose similarities are all alike ranks nothing; spearmanr would say NaN and warn.
-    if np.ptp(a) == 0 or np.ptp(b) == 0:
-        return 0.0
-    return float(spearmanr(a, b).statistic)
 
 
 def _pairs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from distill.training.folder import (
     require_free,
     save_student,
 )
+from distill.training.selection import describe_test_name
 from distill.training.task import Task
 from distill.training.tracking import OnProgress, Tracker, refuse_missing_trackers, tell
 from distill.training.trainer import Trainer
@@ -59,6 +61,10 @@ class Run:
     config: RunConfig | FinetuneConfig
     record: RunRecord
     resumed: int = 0
+
+    def __fspath__(self) -> str:
+        """Return the folder: a run stands where a run's folder is taken."""
+        return str(self.folder)
 
     @property
     def best(self) -> Path:
@@ -132,7 +138,7 @@ def train(
 
 
 def resume(
-    folder: str | Path,
+    folder: str | os.PathLike[str],
     *,
     cache: str | None = None,
     device: str | None = None,
@@ -166,8 +172,8 @@ def resume(
 
 
 def run(
-    cache: str | Path,
-    student: str | Path = "layers:3",
+    cache: str | os.PathLike[str],
+    student: str | os.PathLike[str] = "layers:3",
     loss: str | Mapping[str, Any] = "mse",
     teacher: str | Sequence[str] | None = None,
     corpus: str | None = None,
@@ -179,7 +185,7 @@ def run(
     """Train a student on the vectors of a cache.
 
     Args:
-        cache: folder of the cache, or name or URL of a remote.
+        cache: folder of the cache, the opened cache, or name or URL of a remote.
         student: short name, hub id, folder, or form such as ``layers:3``.
         loss: name of a loss, or its name and settings: ``{"name": "simtde", "alpha": 0.2}``.
         teacher: teacher in the cache, or several; default: the only one.
@@ -205,7 +211,7 @@ def run(
 
 
 def finetune(
-    start: str | Path,
+    start: str | os.PathLike[str],
     *,
     triples: str | Path | None = None,
     sentences: str | Path | None = None,
@@ -217,7 +223,7 @@ def finetune(
     """Fine-tune a student, or any encoder, on texts; one of the three files is given.
 
     Args:
-        start: a run's folder (its best student is meant), another folder, a hub id or an alias.
+        start: a run or its folder (its best student is meant), another folder, a hub id or an alias.
         triples: file of anchors, positives and hard negatives, or of pairs.
         sentences: file of texts, each its own positive under another dropout.
         labels: file of labelled texts or pairs; makes a classifier.
@@ -254,6 +260,9 @@ def _train(
     on_progress = on_progress if is_first else None
     work = task.prepare(accelerator, on_progress)
     student, record = work.student, work.make_record(**facts)
+    if warning := describe_test_name(config.evaluation.data):
+        tell(on_progress, warning)
+        record = record.model_copy(update={"notes": [*record.notes, warning]})
     if before is not None:
         _refuse_other_data(before, record)
     save_best = partial(save_student, student.kept, folder, student.classifier)

@@ -7,7 +7,7 @@ cells of columns that were not asked for have no meaning.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import repeat
@@ -49,7 +49,8 @@ class Columns:
 
     ``text_option`` and ``label_option`` are the options that name these columns, for messages. ``more`` are
     further columns, each with its option. ``delimiter`` stands between the fields of CSV and TSV. ``on_bad``
-    is ``error`` or ``skip`` for files with many malformed rows, None where they cannot be skipped.
+    is ``error`` or ``skip`` for files with many malformed rows, None where they cannot be skipped. ``choose``
+    gives other columns in place of these, from those of the source and its name.
     """
 
     text: str | None = None
@@ -60,6 +61,7 @@ class Columns:
     more: tuple[tuple[str, str], ...] = ()
     delimiter: str | None = None
     on_bad: str | None = None
+    choose: Callable[[Sequence[str], str], Columns] | None = None
 
     @property
     def names(self) -> list[str | None]:
@@ -81,6 +83,8 @@ class Columns:
 
         Nothing but its name makes a column that of the text: a first line of data is not taken for a header.
         """
+        if self.choose is not None:
+            return self.choose(found, name).within(found, name)
         shown = ", ".join(found[:20]) + (f", and {len(found) - 20} more" if len(found) > 20 else "")
         if self.text is None:
             usual = [column for column in TEXT_COLUMNS if column in found and column not in self.names]

@@ -10,28 +10,27 @@ import csv
 import io
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from itertools import chain, count, islice, repeat
+from itertools import chain
 from operator import itemgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from embedcache.corpus.columns import DELIMITERS, TEXT_COLUMNS, Columns, Problem, RawRow, RawRows, is_utf8
 from embedcache.corpus.sources import STDIN, MemoryRows, Source, open_bytes, source_name
+from embedcache.corpus.tables import batch_rows, field_names, open_table
 from embedcache.errors import EmbedCacheError, EmptySourceError, InputError, MissingInputError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 MAX_LINE_BYTES = 1 << 26
 """A longer line is refused: it would have to be held in memory, and is no sentence."""
 
 # Share of malformed rows from which a file is read wrongly; least number where they cannot be skipped.
 _WRONG_SHARE, _WRONG_LEAST = 0.01, 3
-_SLICE_ROWS = 8192
 
 _BOM = b"\xef\xbb\xbf"
 _HEAD_BYTES, _LEAST_BYTES_TO_JUDGE, _MOST_CONTROLS = 4096, 512, 0.05
@@ -77,7 +76,7 @@ def _open(source: Source, kind: str, name: str, wanted: Columns, stack: ExitStac
     if isinstance(source, MemoryRows):
         data = source.read()
         if hasattr(data, "schema"):
-            return _batches(data, data.schema, name, wanted)
+            return batch_rows(data, data.schema, name, wanted)
         return _objects(map(_object, data), name, wanted)
     if kind in ("parquet", "arrow"):
         if source == STDIN:
@@ -85,8 +84,8 @@ def _open(source: Source, kind: str, name: str, wanted: Columns, stack: ExitStac
         with source.open("rb") as file:
             _refuse_pointer(file.read(len(_LFS_POINTER)), name)
         schema, read = open_table(source, kind, stack)
-        wanted = wanted.within(_field_names(schema), name)
-        return _batches(read(sorted({column for _, column in wanted.asked})), schema, name, wanted)
+        wanted = wanted.within(field_names(schema), name)
+        return batch_rows(read(sorted({column for _, column in wanted.asked})), schema, name, wanted)
     stream = stack.enter_context(open_bytes(source))
     _refuse_foreign(stream.peek(_HEAD_BYTES)[:_HEAD_BYTES], name, kind)
     lines = _lines(stream, name)
@@ -321,100 +320,3 @@ def _cell(row: Mapping[Any, Any], column: str | None) -> object:
             return None if found is None else Problem.MISSING_COLUMN
         found = found[key]
     return found
-
-
-def _field_names(schema: pa.Schema) -> list[str]:
-    """Return the columns of a table, and the fields inside them as ``outer.inner``."""
-    import pyarrow as pa
-
-    def names(fields: Iterable[pa.Field], before: str) -> Iterator[str]:
-        for field in fields:
-            yield before + field.name
-            if pa.types.is_struct(field.type):
-                yield from names(field.type, f"{before}{field.name}.")
-
-    top = list(schema.names)
-    return [*top, *(name for name in names(schema, "") if name not in top)]
-
-
-def open_table(
-    path: Path, kind: str, stack: ExitStack
-) -> tuple[pa.Schema, Callable[[Sequence[str]], Iterable[pa.RecordBatch]]]:
-    """Open a Parquet file, or an Arrow IPC file or stream.
-
-    Args:
-        path: the file.
-        kind: ``parquet`` or ``arrow``.
-        stack: closes it.
-
-    Returns:
-        Its schema, and a function that gives batches of at least the columns named.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    if kind == "parquet":
-        table = stack.enter_context(pq.ParquetFile(path, memory_map=True, page_checksum_verification=True))
-        return table.schema_arrow, lambda names: table.iter_batches(_SLICE_ROWS, columns=list(names))
-    file = stack.enter_context(pa.memory_map(str(path)))
-    is_file = file.read(6) == b"ARROW1"
-    file.seek(0)
-    reader = stack.enter_context((pa.ipc.open_file if is_file else pa.ipc.open_stream)(file))
-    batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
-    return reader.schema, lambda names: batches
-
-
-def _batches(batches: Iterable[Any], schema: Any, name: str, wanted: Columns) -> RawRows:
-    """Return the rows of record batches."""
-    wanted = wanted.within(_field_names(schema), name)
-
-    def rows() -> Iterator[RawRow]:
-        number = count(1)
-        for batch in batches:
-            # One batch may be the whole file: only a slice of it becomes Python objects at a time.
-            for start in range(0, batch.num_rows, _SLICE_ROWS):
-                part = batch.slice(start, _SLICE_ROWS)
-                values = [
-                    repeat(None) if column is None else _values(_column_of(part, column))
-                    for column in wanted.names
-                ]
-                yield from zip(islice(number, part.num_rows), *values)  # noqa: B905 - repeat
-
-    return RawRows(rows(), wanted.text)
-
-
-def _column_of(batch: Any, name: str) -> Any:
-    """Return a column of a batch, or a field inside one."""
-    import pyarrow.compute as pc
-
-    if name in batch.schema.names:
-        return batch.column(name)
-    outer, *inner = name.split(".")
-    return pc.struct_field(batch.column(outer), inner)
-
-
-def _values(column: Any) -> list[object]:
-    """Return the values of an Arrow array as Python objects, its offsets and indices checked first."""
-    import pyarrow as pa
-
-    if pa.types.is_dictionary(column.type):
-        words = _bytes(column.dictionary)
-        if words.type == pa.binary_view():  # as polars gives them; pyarrow cannot look them up
-            words = words.cast(pa.large_binary())
-        column = pa.DictionaryArray.from_arrays(column.indices, words).dictionary_decode()
-    values: list[object] = _bytes(column).to_pylist()
-    return [value.decode("utf-8", "surrogateescape") if type(value) is bytes else value for value in values]
-
-
-def _bytes(column: Any) -> Any:
-    """Check a column and view strings as bytes: one value that is not UTF-8 must not fail the batch."""
-    import pyarrow as pa
-
-    views = {
-        pa.string(): pa.binary(),
-        pa.large_string(): pa.large_binary(),
-        pa.string_view(): pa.binary_view(),
-    }
-    column = column.view(views.get(column.type, column.type))
-    column.validate(full=True)
-    return column

@@ -108,7 +108,7 @@ def test_every_option_changes_its_key_and_no_other(tmp_path):
         (["run", "--cache", "CACHE", "--drop-head"], "--drop-head"),
         (["run", "--cache", "CACHE", "--warmup", "1000"], "--warmup"),
         (["run", "--cache", "CACHE", "--held-out", "0", "--patience-epochs", "1"], "--patience-epochs"),
-        (["run", "--cache", "CACHE", "--dev", "some_test.tsv"], "--dev"),
+        (["run", "--cache", "CACHE", "--dev", "missing.tsv"], "missing.tsv does not exist"),
         (["run", "--cache", "CACHE", "--mirror", "m", "--cache-limit", "1GB"], "only for a remote"),
         (["run", "--cache", "CACHE", "--where", "row < 0"], "--where"),
         (["run", "--resume", "nowhere"], "no run"),

@@ -31,6 +31,7 @@ from distill.record import read_record
 from distill.training.finetuning import open_finetuning
 from distill.training.objectives import Contrast, InfoNCE, no_negatives
 from distill.training.selection import nearest_selector
+from embedcache.errors import InputError
 from embedcache.teacher.classifier import ClassifierHead
 from embedcache.teacher.load import load_teacher
 from embedcache.testing import encode_texts, tiny_encoder
@@ -477,9 +478,8 @@ def test_a_configuration_that_cannot_be_used_says_why(settings, message):
         ({"warmup": 1000}, ConfigError, "warmup"),
         ({"max_length": 1000}, StudentError, "max_length"),
         ({"limit": 1}, DataError, "1 usable rows"),
-        ({"dev": "some_test.tsv"}, ConfigError, "test set"),
+        ({"dev": "missing.tsv"}, InputError, "does not exist"),
         ({"labels": {"dev_rows": ["split=test"]}}, ConfigError, "test set"),
-        ({"labels": {"dev": "some_test.tsv"}}, ConfigError, "test set"),
         ({"labels": {"dev_rows": ["split=dev"]}}, ConfigError, "trained on as well.*--rows split=train"),
         ({"labels": {"rows": ["label=none"]}}, DataError, "'none' alone"),
         ({"labels": {"held_out": 0.01}}, DataError, "2 labelled rows"),

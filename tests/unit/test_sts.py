@@ -11,7 +11,8 @@ from scipy.stats import pearsonr, spearmanr
 from suite_helpers import Counted, vectors_of, write_pairs, write_tsv
 
 from distill.errors import DataError
-from distill.evaluation.files import count_repeats, read_pairs
+from distill.evaluation.files import count_repeats
+from distill.evaluation.pairs import read_pairs
 from distill.evaluation.sts import STS_SETS, read_multilingual, read_sts
 from distill.evaluation.task import NotThereError, SuiteOptions, get_suite
 from distill.vectors import unit_rows
@@ -41,7 +42,7 @@ def test_rows_without_a_usable_score_or_sentence_are_left_out_and_counted(tmp_pa
     rows = [("x", 1, "a", "b"), ("x", 2, "c", "d"), ("x", "", "e", "f"), ("x", "nan", "g", "h")]
     rows += [("x", "high", "i", "j"), ("x", "inf", "k", "l"), ("x", 3, " ", "m"), ("x", 4)]
     pairs = read_pairs(write_tsv(tmp_path / "p.tsv", HEADER, rows), "p")
-    assert len(pairs.pairs) == 2
+    assert len(pairs) == 2
     assert sum(pairs.skipped.values()) == 6
 
 
@@ -57,7 +58,7 @@ def test_only_the_test_subset_of_sick_is_read(tmp_path: Path) -> None:
     rows = [("train", 1, "a", "b"), ("test", 2, "c", "d"), ("test", 3, "e", "f")]
     write_tsv(tmp_path / "sick.tsv", HEADER, rows)
     (one,) = read_sts(tmp_path)
-    assert (one.name, len(one.pairs)) == ("sickr", 2)
+    assert (one.name, len(one)) == ("sickr", 2)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_plain_compressed_and_windows_files_read_alike(tmp_path: Path) -> None:
     plain = write_pairs(tmp_path / "a.tsv")
     (tmp_path / "b.tsv.gz").write_bytes(gzip.compress(plain.read_bytes()))
     (tmp_path / "c.tsv").write_bytes(b"\xef\xbb\xbf" + plain.read_bytes().replace(b"\n", b"\r\n"))
-    read = {tuple(read_pairs(tmp_path / name, "x").pairs) for name in ("a.tsv", "b.tsv.gz", "c.tsv")}
+    read = {tuple(read_pairs(tmp_path / name, "x").items) for name in ("a.tsv", "b.tsv.gz", "c.tsv")}
     assert len(read) == 1
 
 
@@ -112,7 +113,7 @@ def test_pairs_across_languages_are_made_of_aligned_rows(tmp_path: Path) -> None
     sets, notes = read_multilingual(tmp_path)
     names = ["sts17_en-de", *(f"stsb_mt_{pair}" for pair in ("de-de", "es-es", "en-de", "en-es", "de-es"))]
     assert [one.name for one in sets] == names
-    assert sets[-1].pairs[0] == ("de 0", "es' 0")
+    assert sets[-1].items[0] == ("de 0", "es' 0")
     assert notes == []
     result = get_suite("sts-multilingual").run(Counted(), tmp_path, SuiteOptions())
     assert list(result.figures["stsb_mt_de-de"].others) == ["pearson"]
