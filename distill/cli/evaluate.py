@@ -72,6 +72,13 @@ def _split(context: click.Context, parameter: click.Parameter, value: str | None
     return None if value is None else value.split(",")
 
 
+def _numbers(context: click.Context, parameter: click.Parameter, value: str | None) -> list[int] | None:
+    try:
+        return None if value is None else [int(word) for word in value.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{value!r}: expected whole numbers, as in 32,64,128") from None
+
+
 def chosen_suites(suites: Sequence[str], pairs: Sequence[str]) -> list[str]:
     """Return the suites to run besides ``--pairs``: without either, the usual one."""
     from distill.evaluation.task import DEFAULT
@@ -101,6 +108,12 @@ def table_console() -> Console:
 @click.command("eval")
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
 @evaluation_options
+@click.option(
+    "--dims",
+    metavar="N,N",
+    callback=_numbers,
+    help="Score each MODEL at its N leading dimensions as well, and all in float, int8 and binary",
+)
 @click.option("--teacher", metavar="SPEC", help="Teacher to compare with [default: the one the run names]")
 @click.option(
     "--cache",

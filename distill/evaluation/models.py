@@ -58,6 +58,11 @@ class Model:
         self._width: int | None = None
         self._cached: tuple[Cache, Contract] | None = None
         self._codec = ""
+        self._kept: dict[tuple[str, ...], Vectors] | None = None
+
+    def keep_vectors(self) -> None:
+        """Keep the vectors of each call in memory, and give them again for the same texts."""
+        self._kept = {}
 
     def identity(self) -> str | None:
         """Return its identity in stored results; None: its results are not stored."""
@@ -88,12 +93,20 @@ class Model:
     def encode(self, texts: Sequence[str]) -> Vectors:
         """Return the vectors of ``texts``, (n, d) float32; a text that repeats is encoded once.
 
-        Vectors are not kept between calls. Their last bits depend on the batch, so a kept one would depend on
-        earlier calls.
+        Vectors are not kept between calls of other texts. Their last bits depend on the batch, so a kept one
+        would depend on earlier calls.
 
         Raises:
             DataError: if a vector is zero or not finite, or the encoder returns another shape.
         """
+        if self._kept is None:
+            return self._encode(texts)
+        call = tuple(texts)
+        if call not in self._kept:
+            self._kept[call] = self._encode(texts)
+        return self._kept[call]
+
+    def _encode(self, texts: Sequence[str]) -> Vectors:
         distinct = list(dict.fromkeys(texts))
         known = self._recall(distinct)
         vectors = dict(known)

@@ -17,6 +17,7 @@ from distill.errors import DataError, DistillError
 from distill.evaluation import stats
 from distill.evaluation.cache import Kept, kept_path, read_kept, user_folder, write_kept
 from distill.evaluation.contamination import CONTAMINATION, Seen, contamination, describe
+from distill.evaluation.dimensions import shortened
 from distill.evaluation.fidelity import read_sentences
 from distill.evaluation.model_kinds import name_apart, open_models
 from distill.evaluation.models import Model, Spec
@@ -66,6 +67,7 @@ def evaluate_suites(
     data: str | Path | None = None,
     pairs: object = None,
     columns: Sequence[str] | None = None,
+    dims: Sequence[int] = (),
     teacher: Spec | None = None,
     cache: str | Path | None = None,
     beside_teacher: bool = True,
@@ -94,6 +96,7 @@ def evaluate_suites(
         pairs: pairs or triplets of your own: a file, several, or rows in memory.
         columns: columns of two texts and a score in ``pairs``, or of anchor, positive and negative; default:
             those with usual names.
+        dims: numbers of leading dimensions to score each model at as well; then also in int8 and binary.
         teacher: the teacher to compare with; default: the one that the runs name.
         cache: cache to look for the teacher's vectors in; default: the run's. It is not written.
         beside_teacher: evaluate the teacher that a run names as well.
@@ -133,6 +136,8 @@ def evaluate_suites(
     name_apart([*([beside] if beside else []), *students])
     for model in [*opened, *([beside] if beside else [])]:
         model.progress = progress
+    if dims:
+        students = [one for model in students for one in shortened(model, dims)]
     session = _Session(
         SuiteOptions(
             seed=seed,

@@ -170,12 +170,15 @@ def require_data(suite: Suite, data: Path | None) -> None:
         return
     if data is None and suite.files:
         raise DataError(
-            f"the {suite.name} suite needs a folder of test files: give --data DIR, or "
-            "--suite fidelity, which takes held-out texts"
+            f"the {suite.name} suite needs a folder of test files: give --data DIR, or --pairs FILE with "
+            "pairs of your own, or --suite fidelity, which takes held-out texts"
         )
     if data is not None and not data.is_dir():
         missing = describe_missing(str(data.absolute()))
-        raise DataError(f"{missing or f'{data} is a file'}; --data is the folder of the test files")
+        raise DataError(
+            f"{missing or f'{data} is a file'}; --data is the folder of the test files; --pairs FILE "
+            "takes pairs of your own"
+        )
 
 
 def find_suites(names: Sequence[str]) -> list[Suite]:

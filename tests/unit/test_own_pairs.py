@@ -201,3 +201,25 @@ def test_the_command_takes_files_and_columns_and_says_what_is_wrong_before_a_mod
     assert "give pairs" in str(result.exception)
     result = run(cli, ["eval", str(tmp_path / "no-model"), "--pairs", str(path), "--columns", "l,r,s"])
     assert "no-model" in str(result.exception)
+
+
+def test_scores_at_leading_dimensions_and_in_fewer_bits_are_of_vectors_encoded_once(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.tsv", table(("sentence1", "sentence2", "score"), A, B, GOLD))
+    whole = model()
+    found = evaluate(whole, pairs=path, dims=[2, 4])
+    assert whole.encoded == 2 * COUNT
+    forms = ["", " int8", " binary"]
+    names = [facts.name for facts, _ in found.models]
+    assert names == [f"model{cut}{form}" for cut in ("", "@2", "@4") for form in forms]
+    assert [facts.dimension for facts, _ in found.models] == [8, 8, 8, 2, 2, 2, 4, 4, 4]
+    left, right = (vectors_of(side, salt="model") for side in (A, B))
+    expected = {
+        "model@4": (unit_rows(left[:, :4]) * unit_rows(right[:, :4])).sum(axis=1),
+        "model binary": ((left > 0) == (right > 0)).sum(axis=1),
+    }
+    for name, near in expected.items():
+        assert found[name].average == pytest.approx(100 * spearmanr(GOLD, near).statistic)
+    assert found["model int8"].average == pytest.approx(found["model"].average, abs=3)
+    for dims, word in (([8], "8"), ([0], "at least 1")):
+        with pytest.raises(DataError, match=word):
+            evaluate(model(), pairs=path, dims=dims)
