@@ -96,7 +96,8 @@ def cosines(vectors: Sequence[Vectors]) -> NDArray[np.float64]:
     first, *others = (unit(one.astype(np.float64)) for one in vectors)
     near, *far = (np.einsum("ij,ij->i", first, other) for other in others)
     # What is equal but for rounding, as are vectors of signs at one distance, has to tie.
-    return np.round(near - far[0] if far else near, 12)
+    found: NDArray[np.float64] = np.round(near - far[0] if far else near, 12)
+    return found
 
 
 def measure(kind: Kind, gold: NDArray[np.float64], cosines: NDArray[np.float64]) -> float:
