@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         views: ViewOptions | Sequence[str]
         remote: RemoteOptions | str | None
         overwrite: bool
+        append: bool
         progress: Progress
 
 
@@ -89,6 +90,7 @@ def build(
     views: ViewOptions | Sequence[str] = (),
     remote: RemoteOptions | str | None = None,
     overwrite: bool = False,
+    append: bool = False,
     dry_run: bool = False,
     progress: Progress = NO_PROGRESS,
 ) -> Cache | BuildResult:
@@ -110,6 +112,7 @@ def build(
         remote: name or URL of a remote whose vectors are fetched instead of encoded; with
             ``RemoteOptions`` also its limits.
         overwrite: replace a corpus or views of the same names that hold other rows; vectors are kept.
+        append: add the rows to the corpus called ``name`` and its views, unless it ends with them already.
         dry_run: write nothing and return what a build would do and cost.
         progress: receives the phases ``read``, ``view NAME``, ``look up``, ``fetch``, ``encode``.
 
@@ -125,7 +128,7 @@ def build(
         RemoteError: if the remote cannot be read, or its vectors are not the teacher's.
     """
     started = time.perf_counter()
-    job = Job(sources, teacher, cache, name, read, encode, views, remote, overwrite)
+    job = Job(sources, teacher, cache, name, read, encode, views, remote, overwrite, append)
     if dry_run:
         from embedcache.building.dry_run import estimate_build
 
@@ -134,7 +137,9 @@ def build(
     opened = job.cache or Cache.create(job.folder)
     store, contract = job.open_store(opened), job.teacher.contract
     corpus = job.unchanged or job.read_corpus(opened, progress)
-    made = make_views(corpus, job.planned, job.sources, read, overwrite=overwrite, progress=progress)
+    made = make_views(
+        corpus, job.planned, job.sources, read, overwrite=overwrite, append=append, progress=progress
+    )
     job.planned.clear()  # the teacher can use the room of their models
     # Garbage collection may have removed shards since they were opened; from here on the corpus keeps them.
     if not store.is_current:

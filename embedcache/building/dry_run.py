@@ -104,7 +104,14 @@ def estimate_build(job: Job, progress: Progress) -> BuildResult:
 def _texts(job: Job, scratch: Cache, progress: Progress) -> tuple[list[Corpus], tuple[ViewResult, ...]]:
     """Return the corpus with its views to encode (if no model has to make them), and all views."""
     stored = () if job.unchanged is None else job.unchanged.view_names()
-    cheap = [view for view in job.planned if view.recipe.name in job.views.embed and not view.is_slow]
+    cheap = [
+        view
+        for view in job.planned
+        if view.recipe.name in job.views.embed
+        and not view.is_slow
+        # Its source has the cells of the rows to add alone.
+        and not (job.append and view.recipe.reads_source)
+    ]
     if job.unchanged is not None and all(view.recipe.name in stored for view in cheap):
         corpus = job.unchanged
     else:

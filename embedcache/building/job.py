@@ -17,7 +17,7 @@ from embedcache.corpus.corpus import Corpus, check_name
 from embedcache.corpus.origin import SourceNote, observe, read_note, unchanged, write_note
 from embedcache.corpus.readers import ReadOptions, ReadReport, RowBatch, check_sources, read_batches
 from embedcache.corpus.sources import Source, corpus_name_of, find_sources
-from embedcache.corpus.store import store_corpus
+from embedcache.corpus.store import append_rows, store_corpus
 from embedcache.errors import InputError
 from embedcache.live import refuse_changed_server
 from embedcache.missing import KeyPart
@@ -48,6 +48,8 @@ class Job:
         cache: the cache; None where the folder is empty or missing.
         name: the corpus's name.
         unchanged: the corpus, where the cache has it and its sources have not changed since.
+        before: the corpus that rows are added to.
+        added: rows that were added.
         report: counts of the rows read so far.
         teacher: the teacher; its contract is known.
         part: part of the texts to encode; None for all.
@@ -66,7 +68,11 @@ class Job:
         views: ViewOptions | Sequence[str],
         remote: RemoteOptions | str | None,
         overwrite: bool,
+        append: bool = False,
     ) -> None:
+        if append and (overwrite or name is None):
+            found = "overwrite" if overwrite else "no name"
+            raise InputError(f"append adds rows to the corpus of a name, found {found}; give a name alone")
         if isinstance(teacher, TeacherOptions):
             if teacher.quantize is not None and encode.backend == "torch":
                 raise InputError(f"quantize {teacher.quantize} runs in OpenVINO, found backend torch")
@@ -74,12 +80,14 @@ class Job:
         self.read, self.encode, self.overwrite = read, encode, overwrite
         self.sources: Sequence[Source] = find_sources(sources)
         self.name = check_name(name or corpus_name_of(self.sources[0]))
+        self.append = append
         _check(encode)
         self.part = None if encode.part is None else KeyPart.parse(encode.part)
         self.folder = Path(cache).expanduser()
         self.cache = open_existing(self.folder)
-        self.report = ReadReport()
+        self.report, self.added = ReadReport(), 0
         self.unchanged = None if self.cache is None or overwrite else self._unchanged_corpus(self.cache)
+        self.before = self._corpus_before() if append and self.unchanged is None else None
         if self.unchanged is None:
             check_sources(self.sources, read)
         own = encode
@@ -91,7 +99,8 @@ class Job:
         if not isinstance(views, ViewOptions):
             views = ViewOptions([views] if isinstance(views, str) else list(views), device=encode.device)
         self.views = views
-        self.planned = plan_views_of(views, self.sources, read, self.folder / "corpora" / self.name)
+        corpus = self.folder / "corpora" / self.name
+        self.planned = plan_views_of(views, self.sources, read, corpus, append=append)
         self.remote: ReadThrough | None = None
         if remote is not None:
             from embedcache.share.read_through import ReadThrough
@@ -108,12 +117,28 @@ class Job:
 
     def _unchanged_corpus(self, cache: Cache) -> Corpus | None:
         note, folder = read_note(cache.derived_folder, self.name), cache.corpora_folder / self.name
-        if note is None or not folder.exists() or not unchanged(note, self.sources, self.read):
+        if note is None or not folder.exists() or not unchanged(note, self.sources, self.read, self.append):
             return None
         corpus = Corpus(folder)
         if corpus.info.digest != note.digest or corpus.missing_parts():
             return None
         self.report.column = note.column
+        return corpus
+
+    def _corpus_before(self) -> Corpus | None:
+        """Return the corpus that rows are added to; None where there is none yet.
+
+        Raises:
+            InputError: if the rows read have not the columns of the corpus.
+        """
+        if self.cache is None or self.name not in self.cache.corpus_names():
+            return None
+        corpus = self.cache.corpus(self.name)
+        for column in ("id", "label"):
+            asked = getattr(self.read, f"{column}_column") is not None
+            if asked != (column in corpus.info.columns):
+                has, remedy = ("no ", "leave out") if asked else ("", "give")
+                raise InputError(f"{corpus.title} has {has}{column}s: {remedy} {column}_column to add rows")
         return corpus
 
     @property
@@ -139,9 +164,19 @@ class Job:
         Raises:
             InputError, CorruptCacheError, StorageError: as ``embedcache.corpus.store.store_corpus``.
         """
-        return read_corpus(
-            cache, self.name, self.sources, self.read, self.report, progress, overwrite=self.overwrite
+        corpus = read_corpus(
+            cache,
+            self.name,
+            self.sources,
+            self.read,
+            self.report,
+            progress,
+            overwrite=self.overwrite,
+            append_to=self.before,
+            append=self.append,
         )
+        self.added = len(corpus) - (0 if self.before is None else len(self.before))
+        return corpus
 
     def result(self, texts: Sequence[Corpus], store: ShardStore, **counts: Any) -> BuildResult:
         """Return the result of this build.
@@ -159,6 +194,7 @@ class Job:
             codec=store.codec_name,
             rows=len(texts[0]),
             texts=sum(map(len, texts)),
+            added=self.added if self.append else None,
             column=self.report.column,
             example=texts[0].texts(np.arange(1))[0],
             skipped=dict(texts[0].info.skipped),
@@ -199,8 +235,10 @@ def read_corpus(
     progress: Progress,
     *,
     overwrite: bool,
+    append: bool = False,
+    append_to: Corpus | None = None,
 ) -> Corpus:
-    """Read ``sources`` into the corpus ``name`` of ``cache``.
+    """Read ``sources`` into the corpus ``name`` of ``cache``, or add their rows to a corpus.
 
     Raises:
         InputError, CorruptCacheError, StorageError: as ``embedcache.corpus.store.store_corpus``.
@@ -208,10 +246,14 @@ def read_corpus(
     progress.phase("read")
     before = observe(sources)
     batches = _counted(read_batches(sources, read, report), progress)
-    corpus, _ = store_corpus(cache.corpora_folder, name, batches, report, replace=overwrite)
+    if append_to is None:
+        corpus, _ = store_corpus(cache.corpora_folder, name, batches, report, replace=overwrite)
+    else:
+        corpus = append_rows(append_to, cache.corpora_folder, batches, report)
     # A file that changed while it was read is read again next time.
     if before is not None and before == observe(sources):
-        write_note(cache.derived_folder, name, SourceNote(corpus.info.digest, before, read, report.column))
+        note = SourceNote(corpus.info.digest, before, read, report.column, append)
+        write_note(cache.derived_folder, name, note)
     return corpus
 
 

@@ -70,6 +70,7 @@ class BuildResult:
         bytes_written: size of the shards that the cache gained.
         seconds: wall-clock seconds of the build.
         encode_seconds: seconds of encoding and storing.
+        added: rows that were added to those before; None where nothing was to be added.
         column: column the texts were read from; None for plain text.
         example: one text of the corpus.
         skipped: reason -> source rows left out.
@@ -110,6 +111,7 @@ class BuildResult:
     bytes_written: int = 0
     seconds: float = 0.0
     encode_seconds: float = 0.0
+    added: int | None = None
     column: str | None = None
     example: str = ""
     skipped: Mapping[str, int] = field(default_factory=dict)

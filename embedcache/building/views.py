@@ -20,10 +20,16 @@ from embedcache.corpus.view_store import (
 from embedcache.errors import CacheFormatError, CorruptCacheError, InputError
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.views.plan import PlannedView, ViewOptions, plan_views
+from embedcache.views.recipe import Recipe
 
 
 def plan_views_of(
-    options: ViewOptions, sources: Sequence[Source], read: ReadOptions, corpus: Path
+    options: ViewOptions,
+    sources: Sequence[Source],
+    read: ReadOptions,
+    corpus: Path,
+    *,
+    append: bool = False,
 ) -> list[PlannedView]:
     """Find what the views need, so that what cannot be made is known before anything is written.
 
@@ -32,6 +38,7 @@ def plan_views_of(
         sources: sources of the corpus.
         read: options of reading it.
         corpus: the corpus's folder, which need not exist.
+        append: plan the views that the corpus has as well, for the rows that are added.
 
     Raises:
         InputError, MissingInputError: if a view cannot be understood, its column is missing, or a view to be
@@ -42,16 +49,24 @@ def plan_views_of(
         raise InputError(
             "views are made of single texts, and text2_column makes pairs: leave one of them out"
         )
-    planned = plan_views(options)
-    for view in planned:
-        if view.recipe.reads_source:
-            refuse_missing_column(sources, read, str(view.recipe.parameters["column"]))
-    recipes = {}
+    planned, recipes = plan_views(options), dict[str, Recipe]()
     # The corpus may be missing; if it is damaged, storing it says so.
     with suppress(CorruptCacheError, CacheFormatError):
         recipes = {name: read_record(corpus / VIEWS / name).recipe for name in Corpus(corpus).view_names()}
+    if append:
+        asked = {view.recipe.name for view in planned}
+        others = [recipe for name, recipe in recipes.items() if name not in asked]
+        if slow := [recipe.name for recipe in others if recipe.models]:
+            raise InputError(
+                f"the corpus has views that models make ({', '.join(slow)}): give them again, with their "
+                "options, so that the rows that are added get theirs"
+            )
+        planned += [PlannedView(recipe, {}, options.device) for recipe in others]
     for view in planned:
-        if not view.recipe.reads_source and view.recipe not in recipes.values():
+        if view.recipe.reads_source:
+            refuse_missing_column(sources, read, str(view.recipe.parameters["column"]))
+    for view in planned:
+        if not view.recipe.reads_source and (append or view.recipe not in recipes.values()):
             view.maker  # noqa: B018 - loads its model or lexicon
     names = {*recipes, *(view.recipe.name for view in planned)}
     if unknown := [name for name in options.embed if name not in names]:
@@ -69,6 +84,7 @@ def make_views(
     read: ReadOptions,
     *,
     overwrite: bool = False,
+    append: bool = False,
     progress: Progress = NO_PROGRESS,
 ) -> list[ViewResult]:
     """Make the views that are missing, or are of rows that the corpus no longer has.
@@ -89,6 +105,7 @@ def make_views(
             view.recipe,
             _maker_of(view, sources, read),
             replace=overwrite,
+            append=append,
             keep_drafts=view.is_slow,
             progress=progress,
         )

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 @cache_option
 @click.option("--name", help="Name of the corpus in the cache.  [default: from the first file's name]")
 @overwrite_option
+@flag("--append", "Add the rows to the corpus --name and to its views, if it does not end with them already.")
 @reader_options
 @encode_options
 @view_options
@@ -85,7 +86,7 @@ def print_build(result: BuildResult, as_json: bool = False) -> None:
 
 
 def _texts(result: BuildResult) -> Iterator[tuple[str, object]]:
-    yield "rows", result.rows
+    yield "rows", f"{result.rows:,}{'' if result.added is None else f' ({result.added:,} added)'}"
     column = "" if result.column is None else f"column {result.column}: "
     yield "text", column + repr(shortened(result.example, 60))
     for reason, count in sorted(result.skipped.items()):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,9 +24,9 @@ from embedcache.corpus.description import (
     read_info,
     read_record,
 )
-from embedcache.corpus.part import ORIGINAL, Part, damaged, key_view, open_part
+from embedcache.corpus.part import ORIGINAL, Part, damaged, key_view, open_part, spelled_values
 from embedcache.errors import InputError
-from embedcache.fsio import inside, list_folder
+from embedcache.fsio import inside, json_digest, list_folder
 from embedcache.keys import KEY_DTYPE, KeyArray, KeyIndex
 from embedcache.views.recipe import Recipe, is_view_name
 
@@ -178,6 +179,24 @@ class Corpus:
             IndexError, CorruptCacheError: as ``texts``.
         """
         return self._values("label", rows)
+
+    def digest_of(self, first: int, last: int) -> str:
+        """Return the digest that a corpus of the rows ``first`` to ``last`` (not included) would have.
+
+        Raises:
+            CorruptCacheError: if a part is missing or damaged.
+        """
+        digests = {name: hashlib.sha256() for name in self.info.columns}
+        for number, start in enumerate(self._starts.tolist()):
+            rows = slice(max(first - start, 0), max(last - start, 0))
+            if rows.start >= self.parts[number].rows or rows.start >= rows.stop:
+                continue
+            for name, digest in digests.items():
+                if name == ORIGINAL:
+                    digest.update(key_view(self.column(number, "key"))[rows].tobytes())
+                else:
+                    digest.update(spelled_values(self.column(number, name)[rows].to_pylist()))
+        return json_digest({name: digest.hexdigest() for name, digest in digests.items()})
 
     def view_names(self) -> list[str]:
         """Return the names of the views, sorted, without reading them."""

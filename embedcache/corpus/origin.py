@@ -22,7 +22,7 @@ from embedcache.corpus.sources import Source
 from embedcache.errors import StorageError
 from embedcache.fsio import canonical_json, file_state, read_sealed_json, write_sealed_json
 
-NOTE_VERSION = 5
+NOTE_VERSION = 6
 """Raised as well when the readers come to give other rows of the same file."""
 
 _TICK_NS, _COARSE_TICK_NS = 50_000_000, 2_000_000_000
@@ -41,12 +41,14 @@ class SourceNote:
         files: the files, in the order read.
         options: options of reading them.
         column: the column of the texts; None for plain text.
+        appended: True if the files were added to rows that were there.
     """
 
     digest: str
     files: SourceFiles
     options: ReadOptions
     column: str | None
+    appended: bool = False
 
 
 def observe(sources: Sequence[Source]) -> SourceFiles | None:
@@ -68,9 +70,9 @@ def observe(sources: Sequence[Source]) -> SourceFiles | None:
     return tuple(files)
 
 
-def unchanged(note: SourceNote, sources: Sequence[Source], options: ReadOptions) -> bool:
-    """Return whether reading ``sources`` with ``options`` would give the rows of ``note``."""
-    return note.options == options and note.files == observe(sources)
+def unchanged(note: SourceNote, sources: Sequence[Source], options: ReadOptions, append: bool) -> bool:
+    """Return whether reading ``sources`` with ``options``, or adding them, would give those of ``note``."""
+    return (note.options, note.appended, note.files) == (options, append, observe(sources))
 
 
 def note_path(derived: Path, corpus: str) -> Path:

@@ -73,6 +73,11 @@ def part_bytes(first_row: int, columns: Mapping[str, pa.Array], types: Mapping[s
     return sink.getvalue()
 
 
+def spelled_values(values: Sequence[object]) -> bytes:
+    """Return values of a column of ids or labels as its digest takes them."""
+    return "".join(f"{value!r}\n" for value in values).encode()
+
+
 class PartCutter:
     """Cut a stream of columns into parts."""
 

@@ -7,9 +7,12 @@ repeat: an identical corpus writes nothing. Parts that no description names are 
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +20,15 @@ import numpy as np
 
 from embedcache.corpus.corpus import Corpus, check_name
 from embedcache.corpus.description import DESCRIPTION, Column, CorpusInfo, read_info
-from embedcache.corpus.part import ORIGINAL, TEXT_TYPE, Part, PartCutter, key_column, part_bytes
+from embedcache.corpus.part import (
+    ORIGINAL,
+    TEXT_TYPE,
+    Part,
+    PartCutter,
+    key_column,
+    part_bytes,
+    spelled_values,
+)
 from embedcache.corpus.readers import ReadReport, RowBatch
 from embedcache.errors import CorruptCacheError, InputError
 from embedcache.fsio import (
@@ -63,9 +74,52 @@ def store_corpus(
     """
     folder = corpora / check_name(name)
     _info_there(folder, replace=replace)
-    info = _write_parts(folder, batches, report)
+    info, ids = _write_parts(folder, batches, report)
+    _refuse_repeated(ids, name)
     was_there = _commit(folder, info, replace=replace)
     return Corpus(folder), was_there
+
+
+def append_rows(old: Corpus, corpora: Path, batches: Iterable[RowBatch], report: ReadReport) -> Corpus:
+    """Add rows at the end of a corpus, unless it ends with them already.
+
+    The corpus, its files and its digest are those that all rows together would have given.
+
+    Args:
+        old: the corpus.
+        corpora: folder of corpora that receives the longer one; most often that of ``old``.
+        batches: the rows to add, with the columns of the corpus.
+        report: counts of the rows that the reader skipped, complete once ``batches`` is exhausted.
+
+    Raises:
+        InputError: if ids are not unique, columns are not those of the corpus, there are no rows, or another
+            process changed the corpus.
+        CorruptCacheError: if the corpus is damaged.
+        StorageError: if the cache cannot be written.
+    """
+    folder = corpora / old.name
+    info, ids = _write_parts(folder, chain(_batches_of(old), batches), report)
+    new, before = Corpus(folder, info), len(old)
+    if (added := len(new) - before) == 0:
+        raise InputError(f"there are no rows to add to corpus {old.name!r}; expected at least one")
+    if added <= before and old.digest_of(before - added, before) == new.digest_of(before, len(new)):
+        return old
+    _refuse_repeated(ids, old.name)
+    skipped = Counter(report.skipped) + Counter(old.info.skipped)
+    there = _info_there(folder, replace=False)
+    if there is not None and there.digest != old.info.digest:
+        raise InputError(
+            f"corpus {old.name!r} was changed by another process while rows were added: run the command again"
+        )
+    write_sealed_json(folder / DESCRIPTION, dataclasses.replace(info, skipped=dict(skipped)).to_json())
+    return Corpus(folder)
+
+
+def _batches_of(corpus: Corpus) -> Iterator[RowBatch]:
+    """Yield the rows of a corpus, a part at a time."""
+    for number in range(len(corpus.parts)):
+        columns = {name: corpus.column(number, name).to_pylist() for name in corpus.info.columns}
+        yield RowBatch(columns[ORIGINAL], columns.get("id"), columns.get("label"))
 
 
 def _info_there(folder: Path, *, replace: bool) -> CorpusInfo | None:
@@ -80,8 +134,10 @@ def _info_there(folder: Path, *, replace: bool) -> CorpusInfo | None:
         raise
 
 
-def _write_parts(folder: Path, batches: Iterable[RowBatch], report: ReadReport) -> CorpusInfo:
-    """Write the parts of ``batches`` that are missing or damaged, and return their description."""
+def _write_parts(
+    folder: Path, batches: Iterable[RowBatch], report: ReadReport
+) -> tuple[CorpusInfo, list[KeyArray]]:
+    """Write the parts that are missing or damaged; return their description, and the keys of ids."""
     columns, cutter = ColumnReader(), PartCutter()
     parts: list[Part] = []
     ids: list[KeyArray] = []
@@ -102,13 +158,16 @@ def _write_parts(folder: Path, batches: Iterable[RowBatch], report: ReadReport) 
         write(part)
     if not parts:
         raise InputError(f"there are no rows for corpus {folder.name!r}; expected at least one")
+    return CorpusInfo(folder.name, tuple(parts), columns.described(), dict(report.skipped)), ids
+
+
+def _refuse_repeated(ids: list[KeyArray], corpus: str) -> None:
     repeated = np.flatnonzero(~first_occurrences(ids))
     if len(repeated):
         raise InputError(
-            f"{len(repeated)} ids of corpus {folder.name!r} occur more than once (first again in row "
+            f"{len(repeated)} ids of corpus {corpus!r} occur more than once (first again in row "
             f"{repeated[0]}): ids must be unique; leave id_column out or correct the data"
         )
-    return CorpusInfo(folder.name, tuple(parts), columns.described(), dict(report.skipped))
 
 
 def _commit(folder: Path, info: CorpusInfo, *, replace: bool) -> bool:
@@ -122,7 +181,8 @@ def _commit(folder: Path, info: CorpusInfo, *, replace: bool) -> bool:
         if there is not None and not replace:
             raise InputError(
                 f"{info.name!r} has other rows in the cache: {there.describe()}, not {info.describe()}. "
-                "Choose another --name, or replace it with --overwrite (vectors are kept)"
+                "Choose another --name, add new rows with --append, or replace it with --overwrite (vectors "
+                "are kept)"
             )
         if replace and os.path.lexists(path):
             write_sealed_json(path, info.to_json())
@@ -169,7 +229,7 @@ class ColumnReader:
         # Of the values, not of batches: how the reader cut them must not show.
         self._digests[ORIGINAL].update(keys.tobytes())
         for name in given.keys() - {ORIGINAL}:
-            self._digests[name].update("".join(f"{value!r}\n" for value in given[name]).encode())
+            self._digests[name].update(spelled_values(given[name]))
         return {"key": key_column(keys), **columns}
 
     def described(self) -> dict[str, Column]:

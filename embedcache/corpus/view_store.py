@@ -36,7 +36,7 @@ from embedcache.corpus.readers import (
 )
 from embedcache.corpus.sources import Source, format_of, source_name
 from embedcache.corpus.store import store_corpus
-from embedcache.errors import InputError
+from embedcache.errors import CorruptCacheError, InputError
 from embedcache.fsio import TEMPORARY_PREFIX, canonical_json, read_sealed_json, remove_file, write_sealed_json
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.views.recipe import Kept, Made, Recipe
@@ -57,6 +57,7 @@ def store_view(
     make: MakeRows,
     *,
     replace: bool = False,
+    append: bool = False,
     keep_drafts: bool = False,
     progress: Progress = NO_PROGRESS,
 ) -> tuple[View, bool]:
@@ -69,6 +70,7 @@ def store_view(
         recipe: recipe of the texts.
         make: makes them.
         replace: replace a view of the same name by another recipe.
+        append: True where the sources are of the last rows of the corpus alone.
         keep_drafts: keep every chunk at once, because making it again would take long.
         progress: receives the rows made.
 
@@ -83,8 +85,11 @@ def store_view(
     """
     folder = corpus.folder / VIEWS / recipe.name
     there = None if replace or not is_recorded(folder) else read_record(folder)
-    if there is not None and there.of != corpus.info.digest:
-        there = None  # of a corpus that was replaced
+    shorter, counts = None, Counter[str]()
+    if there is not None and there.of != corpus.info.digest:  # the corpus was replaced, or has grown
+        if there.recipe == recipe and (shorter := _shorter(corpus, folder, there)):
+            counts.update(there.counts)
+        there = None
     if there is not None:
         if there.recipe != recipe:
             raise InputError(
@@ -93,14 +98,13 @@ def store_view(
                 f"NAME={recipe.kind}..."
             )
         # Only reading a source again shows that a column is still the same.
-        if not recipe.reads_source and not View(corpus, recipe.name).missing_parts():
+        if (append or not recipe.reads_source) and not View(corpus, recipe.name).missing_parts():
             return View(corpus, recipe.name), True
-    elif is_recorded(folder):
+    elif is_recorded(folder) and shorter is None:
         # Rows by one recipe beside the name of another must never be seen.
         remove_file(folder / RECIPE)
-    counts: Counter[str] = Counter()
     drafts = _drafts_of(folder, corpus, recipe) if keep_drafts else None
-    batches = _rows(corpus, make, counts, drafts, progress)
+    batches = _rows(corpus, make, counts, drafts, progress, shorter)
     _, was_there = store_corpus(folder.parent, recipe.name, batches, ReadReport(), replace=there is None)
     record = ViewRecord(recipe, corpus.info.digest, read_info(folder).digest, dict(sorted(counts.items())))
     if there != record:
@@ -110,8 +114,23 @@ def store_view(
     return View(corpus, recipe.name), was_there and there == record
 
 
+def _shorter(corpus: Corpus, folder: Path, record: ViewRecord) -> Corpus | None:
+    """Return a view's stored rows where they are of the first rows of the corpus; else None."""
+    with suppress(CorruptCacheError):
+        stored = Corpus(folder)
+        same = stored.info.digest == record.digest and len(stored) < len(corpus)
+        if same and not stored.missing_parts() and corpus.digest_of(0, len(stored)) == record.of:
+            return stored
+    return None
+
+
 def _rows(
-    corpus: Corpus, make: MakeRows, counts: Counter[str], drafts: Path | None, progress: Progress
+    corpus: Corpus,
+    make: MakeRows,
+    counts: Counter[str],
+    drafts: Path | None,
+    progress: Progress,
+    shorter: Corpus | None = None,
 ) -> Iterator[RowBatch]:
     """Yield the rows of a view as ``store_corpus`` takes them, and count their outcomes.
 
@@ -119,9 +138,16 @@ def _rows(
         corpus, make, progress: as for ``store_view``.
         counts: outcomes of the rows are counted here.
         drafts: prefix of the paths of drafts, if drafts are kept.
+        shorter: its first rows, where they are stored.
     """
     done = 0
-    for part in corpus.iter_texts():
+    for stored in shorter.iter_texts() if shorter is not None else ():
+        yield RowBatch(stored, None, None)
+        done += len(stored)
+        progress.advance(len(stored))
+    first = 0
+    for whole in corpus.iter_texts():
+        part, first = whole[max(0, done - first) :], first + len(whole)
         for start in range(0, len(part), CHUNK_ROWS):
             texts = part[start : start + CHUNK_ROWS]
             made = make(done, texts) if drafts is None else _drafted(drafts, done, texts, make)
@@ -188,7 +214,8 @@ def column_cells(sources: Sequence[Source], options: ReadOptions, column: str) -
             names = ", ".join(source_name(source) for source in sources)[:200]
             raise InputError(
                 f"column {column!r} of {names} does not fit the corpus from row {first_row} on: the source "
-                "changed while it was read; run the same command again"
+                "changed while it was read, or has a part of the rows alone; run the same command again, or "
+                "build the corpus from all of its sources with --overwrite"
             )
         return [cell for _, cell in found]
 
