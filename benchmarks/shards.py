@@ -216,7 +216,7 @@ PHASES: dict[str, Callable[[Setting], None]] = {
     "gc": _embedcache("gc", *_CACHE),
     "gc --unused": _embedcache("gc", *_CACHE, "--unused"),
     "gc of all vectors": collect_all,
-    "export": _embedcache("export", *_CACHE, "--output", "@exported.parquet"),
+    "export": _embedcache("export", *_CACHE, "--out", "@exported.parquet"),
     "distill run": _distill("run", *_CACHE, *_STUDENT, "--out", "@run"),
 }
 """Name -> command; each needs those before it."""

@@ -23,7 +23,7 @@ Row: TypeAlias = dict[str, object]
 Tables: TypeAlias = dict[str, list[Row]]
 """Name of a table -> its rows, as column -> value."""
 
-MOST_LABELS = 20
+MOST_LABELS = 5
 """Labels of a corpus that are listed, the commonest first."""
 
 _SPREAD = (

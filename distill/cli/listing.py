@@ -18,15 +18,16 @@ Entry = tuple[str, Sequence[str], dict[str, Any]]
 @click.argument("kind", type=click.Choice(["losses", "recipes", "suites", "students"]))
 @click.argument("name", required=False)
 @click.option("--config", "config_only", is_flag=True, help="Of one recipe: its configuration, for --config.")
+@click.option("--all", "every", is_flag=True, help="Also recipes that need a hub or a GPU, and other rows.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def list_command(kind: str, name: str | None, config_only: bool, as_json: bool) -> None:
+def list_command(kind: str, name: str | None, config_only: bool, every: bool, as_json: bool) -> None:
     """List losses, recipes, suites or students, or show those whose name begins with NAME.
 
     A loss is chosen with --loss NAME, its settings are set with --set loss.SETTING=VALUE. A recipe is used
-    with --recipe NAME; all other settings win over it. After the recipes come the other rows of the papers'
-    tables: how they run, or why they do not.
+    with --recipe NAME; all other settings win over it. Of recipes those that run on any machine are shown;
+    with --all also the others, and the other rows of the papers' tables: how they run, or why they do not.
     """
-    from distill.config.recipes import find_recipe, recipes
+    from distill.config.recipes import EVERYWHERE, find_recipe, recipes
 
     kinds: dict[str, Callable[[], Iterator[Entry]]] = {
         "losses": _losses,
@@ -35,6 +36,11 @@ def list_command(kind: str, name: str | None, config_only: bool, as_json: bool) 
         "students": _students,
     }
     tables = {kind: list(kinds[kind]()), ROWS: list(_rows()) if kind == "recipes" else []}
+    hidden = 0
+    if kind == "recipes" and name is None and not every and not as_json:
+        shown = [entry for entry in tables[kind] if entry[2]["status"] == EVERYWHERE]
+        hidden = sum(map(len, tables.values())) - len(shown)
+        tables = {kind: shown, ROWS: []}
     tables = {
         title: [entry for entry in entries if entry[0].startswith(name or "")]
         for title, entries in tables.items()
@@ -53,6 +59,8 @@ def list_command(kind: str, name: str | None, config_only: bool, as_json: bool) 
         for title, entries in tables.items():
             if entries:
                 _print(title, entries)
+        if hidden:
+            click.echo(f"{hidden} more need a hub or a GPU, or are no recipe: --all, or 'list recipes NAME'")
 
 
 def _print_recipe(facts: dict[str, Any], as_json: bool) -> None:

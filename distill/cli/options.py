@@ -15,6 +15,7 @@ from distill.config.base import Key, Settings, keys
 from distill.config.recipes import find_recipe
 from distill.config.sources import gather
 from distill.errors import ConfigError, DistillError
+from embedcache.cli.options import COMMON, HeadedCommand
 
 C = TypeVar("C", bound=BaseModel)
 F = TypeVar("F", bound=Callable[..., object])
@@ -29,7 +30,7 @@ _HEADINGS = {
     "stream": "Remote",
     "data": "Data",
 }
-_COMMON, _ADVANCED = "Common", "Advanced"
+_ADVANCED = "Advanced"
 _SEPARATOR = "__"
 _MACHINE = ("cache", "training.device", "training.threads")
 _TYPES: dict[object, click.ParamType[Any]] = {int: click.INT, float: click.FLOAT, str: click.STRING}
@@ -43,22 +44,10 @@ class ConfigOption(click.Option):
         self.heading = heading
 
 
-class ConfigCommand(click.Command):
-    """Command whose ``--help`` shows its options under headings, the common ones first."""
+class ConfigCommand(HeadedCommand):
+    """Command whose ``--help`` shows the groups of its configuration under headings."""
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, heading by heading."""
-        rows: dict[str, list[tuple[str, str]]] = {
-            heading: [] for heading in (_COMMON, *_HEADINGS.values(), _ADVANCED)
-        }
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is not None and isinstance(parameter, click.Option):
-                rows[getattr(parameter, "heading", _COMMON)].append(record)
-        for heading, records in rows.items():
-            if records:
-                with formatter.section(f"{heading} options"):
-                    formatter.write_dl(records)
+    headings = (*dict.fromkeys(_HEADINGS.values()), _ADVANCED)
 
 
 def options_of(model: type[BaseModel], *, recipes: bool = True) -> Callable[[F], F]:
@@ -141,7 +130,7 @@ def naming_options(model: type[BaseModel]) -> Iterator[None]:
 
 
 def _source_options(recipes: bool) -> list[Callable[[F], F]]:
-    settings: dict[str, Any] = {"cls": ConfigOption, "heading": _COMMON}
+    settings: dict[str, Any] = {"cls": ConfigOption, "heading": COMMON}
     recipe = click.option(
         "--recipe",
         metavar="NAME",
@@ -181,7 +170,7 @@ def _argument(key: Key) -> Callable[[F], F]:
 
 def _option(key: Key) -> Callable[[F], F]:
     group = key.path.partition(".")[0] if "." in key.path else ""
-    heading = _COMMON if key.common else _HEADINGS.get(group, _ADVANCED)
+    heading = COMMON if key.common else _HEADINGS.get(group, _ADVANCED)
     settings: dict[str, Any] = {"cls": ConfigOption, "heading": heading, "metavar": key.metavar}
     text = key.text[:1].upper() + key.text[1:]
     if key.annotation is bool:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 _SETTINGS = {
     "cache": "cache",
+    "corpus": "corpus",
+    "teacher": "teacher",
+    "epochs": "training.epochs",
+    "lr": "optimizer.lr",
     "dev": "evaluation.data",
     "device": "training.device",
     "threads": "training.threads",
@@ -28,8 +32,12 @@ _SETTINGS = {
     "--vary", multiple=True, metavar="KEY=V,V", help="Key and its values; with FILE they replace its values."
 )
 @click.option("--cache", metavar="DIR", help="Folder of the cache.")
+@click.option("--corpus", metavar="NAME", help="Corpus in the cache.  [default: the only one]")
+@click.option("--teacher", metavar="NAME", help="Teacher in the cache.  [default: the only one]")
 @click.option("--student", "students", metavar="SPEC", multiple=True, help="Student; repeat it to vary it.")
-@click.option("--dev", metavar="FILE", help="Development pairs (TSV), by which runs are ranked.")
+@click.option("--dev", metavar="FILE", help="Development pairs, by which runs are ranked.")
+@click.option("--epochs", type=int, metavar="N", help="Epochs of all runs.  [default: by the corpus's size]")
+@click.option("--lr", type=float, metavar="X", help="Peak learning rate of all runs.  [default: the loss's]")
 @click.option("--recipe", metavar="NAME", help="Start from the settings of a published experiment.")
 @click.option(
     "--set", "assignments", multiple=True, metavar="A.B=V", help="Set a key for all runs; repeatable."

@@ -20,6 +20,9 @@ from distill.errors import ConfigError
 FOLDER = Path(__file__).parent.with_name("recipes")
 
 Kind = Literal["run", "finetune"]
+EVERYWHERE = "runs here"
+"""Status of a recipe that needs neither a hub nor a GPU."""
+
 Status = Literal["runs here", "runs with a hub or GPU", "quoted", "not built"]
 
 

@@ -85,7 +85,7 @@ def estimate_build(job: Job, progress: Progress) -> BuildResult:
             lacking.append(rows)
         count, estimate = sum(map(len, lacking)), None
         if count:
-            estimate = _estimate(job, _sample(texts, lacking), count, len(texts[0]), progress)
+            estimate = _estimate(job, _sample(texts, lacking), count, progress)
         return job.result(
             texts,
             store,
@@ -147,14 +147,14 @@ def _sample(texts: Sequence[Corpus], lacking: Sequence[NDArray[np.int64]]) -> li
     return sample
 
 
-def _estimate(job: Job, sample: list[str], count: int, rows: int, progress: Progress) -> Estimate:
-    """Return the cost of encoding ``count`` texts of a corpus of ``rows`` rows."""
+def _estimate(job: Job, sample: list[str], count: int, progress: Progress) -> Estimate:
+    """Return the cost of encoding ``count`` texts."""
     encoder = job.teacher.encoder
     size = _bytes(job.teacher.contract, count)
     if isinstance(encoder, ServedEncoder):
         of_sample, requests = encoder.estimate(sample)
         share = count / len(sample)
-        return Estimate(share * of_sample, 0.0, size, None, None, count / rows, math.ceil(share * requests))
+        return Estimate(share * of_sample, 0.0, size, None, math.ceil(share * requests))
     tokens, truncated = None, 0.0
     if encoder.tokenizer is not None:
         progress.phase("count tokens", len(sample), "texts")
@@ -173,8 +173,6 @@ def _estimate(job: Job, sample: list[str], count: int, rows: int, progress: Prog
         truncated_share=truncated,
         bytes=size,
         seconds=count * seconds / probe,
-        epoch_seconds=rows * seconds / probe,
-        epochs_to_pay=count / rows,
     )
 
 

@@ -31,8 +31,6 @@ class Estimate:
         truncated_share: share of the missing texts that the teacher would truncate.
         bytes: size of the new shards by codec.
         seconds: time to encode on this machine; None where the teacher is served.
-        epoch_seconds: time of the teacher in an epoch of a training that runs it on every row.
-        epochs_to_pay: number of such epochs that cost as much as the build.
         requests: requests to the server of a served teacher.
         cost: price of the tokens, where a price was given.
     """
@@ -41,8 +39,6 @@ class Estimate:
     truncated_share: float
     bytes: Mapping[str, int]
     seconds: float | None
-    epoch_seconds: float | None
-    epochs_to_pay: float
     requests: int | None = None
     cost: float | None = None
 

@@ -11,18 +11,22 @@ import click
 from embedcache.cli.options import (
     CODEC_NAMES,
     IMPORT_FORMATS,
+    HeadedCommand,
     cache_option,
     choice,
-    contract_options,
     dry_run_option,
-    encode_options,
     flag,
     json_option,
     limit_options,
+    machine_options,
     named,
     overwrite_option,
     reader_options,
+    speed_options,
+    stored_options,
+    teacher_option,
     teacher_settings,
+    under,
     view_options,
 )
 from embedcache.cli.progress import show_progress
@@ -35,24 +39,33 @@ if TYPE_CHECKING:
     from embedcache.importing import ImportResult
 
 
-@click.command("build")
+@click.command("build", cls=HeadedCommand)
 @click.argument("sources", nargs=-1, required=True)
-@contract_options
-@click.option("--teacher-name", help="Name of the teacher in the cache.  [default: from SPEC]")
+@teacher_option
 @cache_option
 @click.option("--name", help="Name of the corpus in the cache.  [default: from the first file's name]")
-@overwrite_option
 @flag("--append", "Add the rows to the corpus --name and to its views, if it does not end with them already.")
-@reader_options
-@encode_options
-@view_options
-@click.option("--remote", metavar="REMOTE", help="Fetch vectors that this remote has, by name or URL.")
-@limit_options
+@overwrite_option
 @dry_run_option
+@json_option
+@under("Input", reader_options)
+@under(
+    "Teacher",
+    named("--teacher-name", "NAME", "Name of the teacher in the cache.  [default: from SPEC]"),
+    teacher_settings,
+    stored_options,
+)
+@under("Speed", speed_options)
+@under("View", view_options)
+@under(
+    "Remote",
+    named("--remote", "REMOTE", "Fetch vectors that this remote has, by name or URL."),
+    limit_options,
+)
+@under("Many machines", machine_options)
 @click.option(
     "--price-per-million", metavar="USD", type=click.FloatRange(0), help="Price of tokens, for --dry-run."
 )
-@json_option
 def build_command(
     sources: tuple[str, ...],
     as_json: bool,
@@ -131,10 +144,7 @@ def _estimate(found: Estimate | None) -> Iterator[tuple[str, object]]:
         yield "cost", "" if found.cost is None else f"{about}{found.cost:,.2f} USD"
         yield "truncated", f"{found.truncated_share:.2%} would be" if found.truncated_share else ""
         yield "size", ", ".join(f"{size(count)} as {codec}" for codec, count in found.bytes.items())
-        if found.seconds is not None and found.epoch_seconds is not None:
-            yield "time to encode", _time(found.seconds)
-            added = f"which adds {_time(found.epoch_seconds)} to each"
-            yield "pays off after", f"{found.epochs_to_pay:.1f} epochs with a live teacher, {added}"
+        yield "time to encode", "" if found.seconds is None else _time(found.seconds)
 
 
 def _time(seconds: float) -> str:

@@ -19,6 +19,7 @@ IMPORT_FORMATS = ("parquet", "npy", "automodel", "tokenlearn")
 ENGINES = ("ray",)
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 EXPORT_FORMATS = ("parquet", "npy", "lance", "automodel")
+COMMON = "Common"
 BACKENDS = ("auto", "torch", "openvino")
 
 
@@ -32,6 +33,39 @@ def all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
         return command
 
     return decorate
+
+
+def under(heading: str, *options: Callable[[F], F]) -> Callable[[F], F]:
+    """Return a decorator as ``all_of`` whose options ``--help`` shows under a heading."""
+
+    def decorate(command: F) -> F:
+        known = list(getattr(command, "__click_params__", ()))
+        command = all_of(*options)(command)
+        for option in command.__click_params__:  # type: ignore[attr-defined]
+            if option not in known and not hasattr(option, "heading"):
+                option.heading = heading
+        return command
+
+    return decorate
+
+
+class HeadedCommand(click.Command):
+    """Command whose ``--help`` shows its options under headings, those without one first."""
+
+    headings: Sequence[str] = ()
+    """Headings in their order; others follow in that of the options."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, heading by heading."""
+        rows: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (COMMON, *self.headings)}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None and isinstance(parameter, click.Option):
+                rows.setdefault(getattr(parameter, "heading", COMMON), []).append(record)
+        for heading, records in rows.items():
+            if records:
+                with formatter.section(f"{heading} options"):
+                    formatter.write_dl(records)
 
 
 def named(name: str, metavar: str, text: str) -> Callable[[F], F]:
@@ -136,21 +170,19 @@ teacher_settings = all_of(
     named("--task", "NAME", "Route of a Router model, or value of the model's own task."),
     _trust,
 )
-contract_options = all_of(
-    click.option(
-        "--teacher",
-        required=True,
-        metavar="SPEC",
-        help="Alias, hub id with @revision, folder, or openai:MODEL@URL.",
-    ),
-    teacher_settings,
+teacher_option = click.option(
+    "--teacher",
+    required=True,
+    metavar="SPEC",
+    help="Alias, hub id with @revision, folder, or openai:MODEL@URL.",
 )
+contract_options = all_of(teacher_option, teacher_settings)
 live_teacher_options = all_of(
     named("--teacher-model", "SPEC", "Alias, hub id or folder of the teacher.  [default: as built]"),
     _trust,
 )
 
-encode_options = all_of(
+stored_options = all_of(
     click.option(
         "--output",
         type=click.Choice(["embedding", "logits"]),
@@ -161,6 +193,8 @@ encode_options = all_of(
     choice("--codec", CODEC_NAMES, "Codec of the vectors.  [default: float16]"),
     choice("--store", STORE_KINDS, "A file a shard, or one LMDB file.  [default: arrow]"),
     flag("--token-embeddings", "Also keep the teacher's table of token embeddings."),
+)
+speed_options = all_of(
     choice(
         "--compute-dtype",
         DTYPES,
@@ -177,8 +211,14 @@ encode_options = all_of(
         show_default=True,
     ),
     count("--threads", "CPU threads.  [default: all cores]"),
-    named("--devices", "LIST", "One process a device: 0,1,2,3, or all GPUs, or cpu,cpu."),
+    count("--batch-tokens", "Tokens of a forward batch, or request.  [default: by device]"),
+    click.option(
+        "--shard-rows", type=click.IntRange(1), default=16384, show_default=True, help="Vectors a shard."
+    ),
     count("--requests", "Requests in flight to a served teacher.  [default: 8]"),
+)
+machine_options = all_of(
+    named("--devices", "LIST", "One process a device: 0,1,2,3, or all GPUs, or cpu,cpu."),
     choice("--engine", ENGINES, "Workers in a Ray cluster, one a GPU."),
     named("--address", "ADDRESS", "Address of the cluster.  [default: $RAY_ADDRESS, or this machine alone]"),
     named("--part", "I/N", "Encode the I-th of N parts of the texts, for several processes or machines."),

@@ -35,23 +35,23 @@ _MOST_COMPONENTS = 3
 @click.command("query")
 @click.argument("sql")
 @cache_option
-@named("--output", "FILE", f"Write the rows to FILE, by its ending: {', '.join(_ENDINGS)}.")
+@named("--out", "FILE", f"Write the rows to FILE, by its ending: {', '.join(_ENDINGS)}.")
 @overwrite_option
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line.")
-def query_command(sql: str, cache: str, output: str | None, overwrite: bool, as_json: bool) -> None:
+def query_command(sql: str, cache: str, out: str | None, overwrite: bool, as_json: bool) -> None:
     """Query a cache with one SELECT over rows, views, vectors, shards, teachers and corpora.
 
     "DESCRIBE rows" lists the columns of a table. rows.key = vectors.key joins texts with their vectors.
     """
     from embedcache.querying import open_query
 
-    target = None if output is None else Path(output).expanduser()
+    target = None if out is None else Path(out).expanduser()
     if target is not None and target.suffix.lower() not in _ENDINGS:
-        raise click.UsageError(f"{output}: expected a name that ends in {', '.join(_ENDINGS)}")
+        raise click.UsageError(f"{out}: expected a name that ends in {', '.join(_ENDINGS)}")
     with open_query(cache, sql) as result:
         if target is not None:
             rows = _write_file(result, target, overwrite=overwrite)
-            click.echo(f"{counted(rows, 'row')} in {output}", err=True)
+            click.echo(f"{counted(rows, 'row')} in {out}", err=True)
         elif as_json:
             _write_text(result, sys.stdout, as_csv=False)
         else:
@@ -124,7 +124,7 @@ def _print_rows(result: QueryResult) -> None:
         click.echo("\n".join(plan for _, plan in rows))
         return
     print_table(result.schema.names, [[_cell(value) for value in row] for row in rows])
-    more = "; there are more: use --output, --json or LIMIT" if len(found) > _MOST_ROWS else ""
+    more = "; there are more: use --out, --json or LIMIT" if len(found) > _MOST_ROWS else ""
     click.echo(f"{counted(len(rows), 'row')}{more}")
 
 
@@ -141,7 +141,7 @@ def _cell(value: Any) -> str:
 
 @click.command("export")
 @cache_option
-@click.option("--output", required=True, metavar="PATH", help="File or folder to write.")
+@click.option("--out", required=True, metavar="PATH", help="File or folder to write.")
 @choice("--to", EXPORT_FORMATS, "Format.  [default: by the ending of PATH; npy without one]")
 @named("--corpus", "NAME", "Corpus to export.  [default: the only one]")
 @named("--view", "NAME", "View of it, with the vectors of its texts.")
@@ -152,7 +152,7 @@ def _cell(value: Any) -> str:
 @flag("--skip-missing", "Leave out rows without a vector.")
 @overwrite_option
 @json_option
-def export_command(cache: str, output: str, as_json: bool, **options: Any) -> None:
+def export_command(cache: str, out: str, as_json: bool, **options: Any) -> None:
     """Export rows of a corpus with their vectors for other programs.
 
     npy is a folder of vectors.npy and rows.parquet; automodel the folder that NVIDIA NeMo Automodel reads.
@@ -161,7 +161,7 @@ def export_command(cache: str, output: str, as_json: bool, **options: Any) -> No
     from embedcache.exporting.export import export
 
     with show_progress() as progress:
-        done = export(cache, output, **options, progress=progress)
+        done = export(cache, out, **options, progress=progress)
     if as_json:
         print_json(done)
         return

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from embedcache import __version__
 from embedcache.cache import Cache
@@ -103,11 +104,29 @@ def test_build_offers_every_option_of_the_library() -> None:
     renamed = {"seed": "view_seed", "embed": "embed_views", "spec": "teacher"}
     kinds = (ReadOptions, TeacherOptions, EncodeOptions, ViewOptions, RemoteOptions)
     of_library = {renamed.get(field.name, field.name) for kind in kinds for field in dataclasses.fields(kind)}
-    only_python = {"batch_tokens", "shard_rows", "skip_manifests", "view_seed"}
-    own = {"sources", "cache", "teacher_name", "overwrite", "dry_run", "as_json", "price_per_million"}
+    only_python = {"skip_manifests", "view_seed"}
+    own = {
+        "sources",
+        "cache",
+        "teacher_name",
+        "overwrite",
+        "append",
+        "dry_run",
+        "as_json",
+        "price_per_million",
+    }
     assert offered == of_library - only_python | own
     assert (options.CODEC_NAMES, options.STORE_KINDS) == (CODEC_NAMES, STORE_KINDS)
     assert set(options.FORMATS) == set(FORMATS)
+    shard_rows = next(one for one in cli.commands["build"].params if one.name == "shard_rows")
+    assert shard_rows.default == EncodeOptions().shard_rows
+
+
+def test_help_of_build_is_grouped() -> None:
+    text = CliRunner().invoke(cli, ["build", "--help"]).output
+    headings = [line for line in text.splitlines() if line.endswith(" options:")]
+    names = ("Common", "Input", "Teacher", "Speed", "View", "Remote", "Many machines")
+    assert headings == [f"{name} options:" for name in names]
 
 
 def assert_one_line(outcome: Outcome, code: int, *parts: str) -> None:

@@ -265,7 +265,7 @@ def test_the_first_of_several_processes_reports_an_error(tmp_path, monkeypatch, 
 @pytest.mark.parametrize("kind", ["losses", "recipes", "suites", "students"])
 def test_lists_are_read_at_any_width(monkeypatch, capsys, kind):
     monkeypatch.setenv("COLUMNS", "80")
-    code, out, err = run_main(monkeypatch, capsys, "list", kind)
+    code, out, err = run_main(monkeypatch, capsys, "list", kind, "--all")
     assert (code, err) == (0, "")
     assert max(map(len, out.splitlines())) <= 80
     assert "…" not in out

@@ -141,7 +141,7 @@ def test_other_things_are_never_replaced_and_wrong_arguments_named(cache: Cache,
 
 
 def test_the_command(gappy: Cache, tmp_path: Path) -> None:
-    given = ("export", "--cache", gappy.folder, "--output")
+    given = ("export", "--cache", gappy.folder, "--out")
     code, shown = run(*given, tmp_path / "x", "--skip-missing")
     assert (code, "6 rows" in shown, "4 left out" in shown) == (0, True, True)
     words = (*given, tmp_path / "y.parquet", "--where", "row < 2", "--json")

@@ -199,7 +199,7 @@ def test_formats_are_distinguished_and_replaced_only_by_their_own(cache: Cache, 
                 export(cache, tmp_path / path, to=to, **settings, overwrite=True)
     code, shown = run(
         *("export", "--cache", cache.folder, "--corpus", "plain", "--teacher", "int8", "--to", "automodel"),
-        *("--output", tmp_path / "new", "--queries", "news", "--query-teacher", "int8"),
+        *("--out", tmp_path / "new", "--queries", "news", "--query-teacher", "int8"),
     )
     assert (code, "5 rows of plain" in shown) == (0, True)
 

@@ -175,7 +175,7 @@ def test_files_read_back_equal(cache: Cache, tmp_path: Path, ending: str) -> Non
         "WHERE corpus = 'news' AND teacher = 'int8' ORDER BY row"
     )
     target, expected = tmp_path / f"x.{ending}", ask(cache, sql)
-    outcome = run(cache, sql, "--output", target)
+    outcome = run(cache, sql, "--out", target)
     assert (outcome.exit_code, outcome.stdout, f"{ROWS} rows" in outcome.stderr) == (0, "", True)
     if ending == "parquet":
         assert pq.read_table(target).to_pylist() == expected
@@ -205,13 +205,13 @@ def test_the_table_is_cut_and_harmless(cache: Cache, tmp_path: Path) -> None:
 def test_files_are_replaced_only_when_asked_and_appear_whole(cache: Cache, tmp_path: Path) -> None:
     target = tmp_path / "x.csv"
     target.write_text("mine")
-    assert isinstance(run(cache, "SELECT 1", "--output", target).exception, InputError)
-    late = run(cache, "SELECT error('x') FROM rows", "--output", target, "--overwrite")
+    assert isinstance(run(cache, "SELECT 1", "--out", target).exception, InputError)
+    late = run(cache, "SELECT error('x') FROM rows", "--out", target, "--overwrite")
     assert isinstance(late.exception, InputError)
     assert (target.read_text(), list(tmp_path.iterdir())) == ("mine", [target])
-    assert run(cache, "SELECT 1 AS a", "--output", target, "--overwrite").exit_code == 0
+    assert run(cache, "SELECT 1 AS a", "--out", target, "--overwrite").exit_code == 0
     assert target.read_text() == "a\n1\n"
-    assert run(cache, "SELECT 1", "--output", "x.txt").exit_code == 2
+    assert run(cache, "SELECT 1", "--out", "x.txt").exit_code == 2
 
 
 def test_ctrl_c_ends_a_query(cache: Cache) -> None:

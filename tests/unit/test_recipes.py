@@ -224,7 +224,9 @@ def listed(*words: str) -> str:
 
 
 def test_recipes_are_listed_and_one_is_a_configuration_file(tmp_path):
-    assert all(name in listed() for name in ALL)
+    assert all(name in listed("--all") for name in ALL)
+    shown = [name for name in ALL if name in listed()]
+    assert shown == [name for name, one in recipes().items() if one.status == "runs here"] != []
     assert list(json.loads(listed("simcse", "--json"))) == ["simcse/unsup", "simcse/sup"]
     quoted = json.loads(listed("congen, Table 3, BSL", "--json"))["congen, Table 3, BSL"]
     assert (quoted["status"], bool(quoted["how"])) == ("quoted", True)

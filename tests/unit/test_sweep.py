@@ -344,3 +344,10 @@ def test_the_sweeps_of_the_papers_can_be_run(file):
     students = {config.student.spec for config in configs}
     assert len(students) >= 2 if own else students == {"a", "b"}
     assert len({config.to_yaml() for config in configs}) == len(configs) >= 4
+
+
+def test_the_command_takes_the_settings_that_run_takes(built_cache, tmp_path):
+    words = ["sweep", "--cache", str(built_cache), "--student", "layers:1", "--vary", "seed=0,1"]
+    more = ["--corpus", "none", "--teacher", "none", "--epochs", "2", "--lr", "1e-3", "--dry-run"]
+    result = CliRunner().invoke(cli, [*words, *more, "--out", str(tmp_path / "s")])
+    assert "no corpus 'none'" in str(result.exception)

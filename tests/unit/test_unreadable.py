@@ -99,7 +99,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, tiny_teacher: Path) -> Place
         succeed("build", small, *build)
         succeed("build", place.news, *build, "--view", "crop", "--embed-views", "crop")
         succeed("build", place.news, *build, "--token-embeddings")
-    vectors = ["--corpus", "news", "--output", folder / "vectors.parquet"]
+    vectors = ["--corpus", "news", "--out", folder / "vectors.parquet"]
     succeed("export", *in_cache(place.base("lmdb")), *vectors)
     succeed("build", place.more, *place.teacher, *in_cache(folder / "other"))
     (folder / "remote").mkdir()
@@ -250,8 +250,8 @@ def commands(place: Place, cache: Path, out: Path) -> dict[str, list[object]]:
         "verify": ["verify"],
         "plan": ["repair", "--dry-run"],
         "repair": ["repair"],
-        "export": ["export", "--corpus", "news", "--overwrite", "--output", out / "rows.parquet"],
-        "export-view": ["export", "--corpus", "news", "--view", "crop", "--output", out / "view.parquet"],
+        "export": ["export", "--corpus", "news", "--overwrite", "--out", out / "rows.parquet"],
+        "export-view": ["export", "--corpus", "news", "--view", "crop", "--out", out / "view.parquet"],
         "push": ["push", out / "remote"],
         "pull": ["pull", place.folder / "remote"],
         "doctor": ["doctor"],
