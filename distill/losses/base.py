@@ -83,6 +83,7 @@ class LossBatch:
         tokens: for losses that look at token embeddings.
         hidden: for losses that look at layers.
         classes: for losses that look at labels.
+        rows: int64, shape (B,); the corpus rows that the vectors are of; None where they are of none.
     """
 
     students: tuple[Tensor, ...]
@@ -91,6 +92,7 @@ class LossBatch:
     tokens: TokenPairs | None = None
     hidden: HiddenPairs | None = None
     classes: ClassPairs | None = None
+    rows: Tensor | None = None
 
     @classmethod
     def alone(cls, students: tuple[Tensor, ...], targets: Tensor) -> LossBatch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,9 @@ from distill.losses.base import DistillLoss, LossBatch
 from distill.losses.log_sum_exp import log_sum_exp
 from distill.losses.queue import TeacherQueue
 from distill.losses.registry import register_loss
+
+Duplicates: TypeAlias = Literal["leave-out", "keep"]
+_DUPLICATES = "a row's own vector in the queue: leave it out of the negatives, or keep it as in the papers"
 
 
 @register_loss(
@@ -27,7 +30,9 @@ class CKDLoss(DistillLoss):
     .. math:: -\log \frac{e^{\cos(s_i,t_i)/\tau}}{\sum_{j \in batch} e^{\cos(s_i,t_j)/\tau}
               + \sum_{b \in queue} e^{\cos(s_i,b)/\tau}}
 
-    The batch enters the queue (the paper's memory bank) after it was used, and the queue starts empty.
+    The batch enters the queue (the paper's memory bank) after it was used, and the queue starts empty. A row
+    whose own teacher vector is still there from the epoch before has it among the negatives in the formula;
+    unless ``duplicates`` is ``keep`` it is left out.
 
     Source: DistilCSE, Eq. 5 and 6. The paper names no temperature; its code learns one, starting at
     :math:`\tau = e^{-1}`, which is what leaving ``tau`` out does.
@@ -36,6 +41,7 @@ class CKDLoss(DistillLoss):
         dimension: width d of a vector.
         queue: teacher vectors kept (Q in the paper).
         tau: a fixed temperature; None learns it.
+        duplicates: ``leave-out``: a row's own vector in the queue is no negative; ``keep``: it is one.
     """
 
     queue: TeacherQueue
@@ -46,17 +52,21 @@ class CKDLoss(DistillLoss):
         *,
         queue: Annotated[Count, "teacher vectors kept"] = 65536,
         tau: Annotated[Positive | None, "temperature; default: learned"] = None,
+        duplicates: Annotated[Duplicates, _DUPLICATES] = "leave-out",
     ) -> None:
         super().__init__()
         self.queue = TeacherQueue(queue, dimension)
         start = 1.0 if tau is None else -math.log(tau)
+        self.duplicates = duplicates
         self.logit_scale = nn.Parameter(torch.tensor(start), requires_grad=tau is None)
 
     def forward(self, batch: LossBatch) -> Tensor:
         """Return the loss of each row, shape (B,)."""
         queries = self.logit_scale.exp() * F.normalize(batch.students[0], dim=-1)
         own = (queries * F.normalize(batch.targets, dim=-1)).sum(dim=-1)
-        log_sums, _ = log_sum_exp(queries, [F.normalize(batch.others, dim=-1), self.queue.content()])
+        keys = [F.normalize(batch.others, dim=-1), self.queue.content()]
+        rows = batch.rows if self.duplicates == "leave-out" else None
+        log_sums, _ = log_sum_exp(queries, keys, rows, [None, self.queue.content_rows()])
         return log_sums - own
 
     def metrics(self) -> dict[str, float]:
@@ -82,6 +92,7 @@ class DisCoCKDLoss(DistillLoss):
         dimension: width d of a vector.
         queue: teacher vectors kept.
         tau: the temperature.
+        duplicates: as of ``CKDLoss``.
     """
 
     queue: TeacherQueue
@@ -92,16 +103,18 @@ class DisCoCKDLoss(DistillLoss):
         *,
         queue: Annotated[PositiveInt, "teacher vectors kept"] = 16384,
         tau: Annotated[Positive, "temperature"] = 0.05,
+        duplicates: Annotated[Duplicates, _DUPLICATES] = "leave-out",
     ) -> None:
         super().__init__()
         self.queue = TeacherQueue(queue, dimension)
-        self.tau = tau
+        self.tau, self.duplicates = tau, duplicates
 
     def forward(self, batch: LossBatch) -> Tensor:
         """Return the loss of each row, shape (B,)."""
         queries = F.normalize(batch.students[0], dim=-1) / self.tau
         own = (queries * F.normalize(batch.targets, dim=-1)).sum(dim=-1)
-        log_sums, _ = log_sum_exp(queries, [self.queue.content()])
+        rows = batch.rows if self.duplicates == "leave-out" else None
+        log_sums, _ = log_sum_exp(queries, [self.queue.content()], rows, [self.queue.content_rows()])
         # The log of 1 + e^x, where x compares the queue with the own teacher vector.
         return F.softplus(log_sums - own)
 

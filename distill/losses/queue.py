@@ -44,6 +44,10 @@ class TeacherQueue(nn.Module):
         """Return the vectors in the queue, shape (len, d); a view, in no particular order."""
         return self.vectors[: self._count]
 
+    def content_rows(self) -> Tensor:
+        """Return the corpus rows that ``content`` is of, int64, shape (len,)."""
+        return self.rows[: self._count]
+
     @torch.no_grad()
     def push(self, vectors: Tensor, rows: Tensor) -> None:
         """Put vectors in; the oldest leave.

@@ -83,9 +83,11 @@ class Distillation(Objective):
         if self.module.needs_whole_batch:
             if share.processes > 1:
                 views = tuple(gather_step(view, len(batch.rows), share) for view in views)
-            return self._of(LossBatch.alone(tuple(views), targets), batch, share).mean()
-        own = targets[batch.offset : batch.offset + len(batch)]
-        rows = self._of(LossBatch(tuple(views), own, targets), batch, share)
+            step = LossBatch(tuple(views), targets, targets, rows=batch.rows)
+            return self._of(step, batch, share).mean()
+        here = slice(batch.offset, batch.offset + len(batch))
+        step = LossBatch(tuple(views), targets[here], targets, rows=batch.rows[here])
+        rows = self._of(step, batch, share)
         return rows[: batch.counted].sum() * (share.processes / len(targets))
 
     def _of(self, step: LossBatch, batch: Batch, share: Share) -> Tensor:

@@ -257,6 +257,44 @@ def test_the_learned_temperature_starts_at_one_over_e_and_has_the_right_gradient
     assert not any(parameter.requires_grad for parameter in fixed.parameters())
 
 
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+@pytest.mark.parametrize("name", ["ckd", "disco-ckd"])
+def test_a_rows_own_vector_in_the_queue_is_no_negative_unless_it_is_kept(monkeypatch, name, at_once):
+    monkeypatch.setitem(log_sum_exp_module._KEYS_AT_ONCE, "cpu", at_once)
+    step = replace(draw_step(1, [1, 1, 1, 1], 5, 0), rows=torch.tensor([7, 0, 9, 3]))
+    formula = reference.ckd if name == "ckd" else reference.disco_ckd
+    for duplicates in ("leave-out", "keep"):
+        loss = made(name, 5, queue=6, tau=0.3, duplicates=duplicates)
+        past = draw(6, 5, seed=2)
+        loss.queue.push(past, torch.tensor([3, 1, 9, 9, 4, 7]))
+        wide, losses = in_float64(step), []
+        for number, row in enumerate(step.rows.tolist()):
+            kept = [
+                vector.double()
+                for vector, of in zip(past, loss.queue.rows.tolist(), strict=True)
+                if duplicates == "keep" or of != row
+            ]
+            # The reference gives the mean of the rows; of one row alone its denominator is by itself.
+            one = replace(wide, students=(wide.students[0][number : number + 1],))
+            if name == "ckd":
+                order = [number, *(other for other in range(4) if other != number)]
+                losses.append(formula(replace(one, targets=wide.targets[order]), kept, 0.3))
+            else:
+                losses.append(formula(replace(one, targets=wide.targets[number : number + 1]), kept, 0.3))
+        expected = torch.stack([torch.as_tensor(each) for each in losses])
+        found = loss(step)
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)
+        (got,) = torch.autograd.grad(found.mean(), step.students[0])
+        (wanted,) = torch.autograd.grad(expected.mean(), wide.students[0])
+        torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=1e-6)
+    # Where the queue holds nothing but the own vector, there is nothing to be told from.
+    loss = made(name, 5, queue=2, tau=0.3)
+    loss.queue.push(step.targets[:1].expand(2, 5), torch.tensor([7, 7]))
+    alone = replace(step, students=(step.students[0][:1],), targets=step.targets[:1], rows=step.rows[:1])
+    alone = replace(alone, others=alone.targets)
+    assert loss(alone).tolist() == pytest.approx([0.0], abs=1e-6)
+
+
 def test_lmx_kd_learns_its_matrices_and_draws_them_by_seed():
     facts = LOSSES["lmx-kd"]
     widths = {"dimension": 3, "student_widths": [2] * 3, "teacher_widths": [2] * 3}
