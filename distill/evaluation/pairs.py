@@ -182,7 +182,7 @@ def score_set(own: PairSet, vectors: Sequence[Vectors]) -> Figure:
     else:
         others["pearson"] = 100 * float(np.corrcoef(own.gold, found)[0, 1])
         rows = [np.array(own.subsets) == subset for subset in dict.fromkeys(own.subsets)]
-        if len(rows) > 1 and all(one.sum() > 1 for one in rows):
+        if rows and all(np.ptp(own.gold[one]) and np.ptp(found[one]) for one in rows):
             of_subsets = [100 * measure("scores", own.gold[one], found[one]) for one in rows]
             others["spearman_mean_of_subsets"] = float(np.mean(of_subsets))
     outcomes = Outcomes(found, own.gold, texts, MEASURES[own.kind])

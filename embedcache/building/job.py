@@ -117,7 +117,11 @@ class Job:
 
     def _unchanged_corpus(self, cache: Cache) -> Corpus | None:
         note, folder = read_note(cache.derived_folder, self.name), cache.corpora_folder / self.name
-        if note is None or not folder.exists() or not unchanged(note, self.sources, self.read, self.append):
+        if (
+            note is None
+            or not folder.exists()
+            or not unchanged(note, self.sources, self.read, append=self.append)
+        ):
             return None
         corpus = Corpus(folder)
         if corpus.info.digest != note.digest or corpus.missing_parts():

@@ -70,7 +70,7 @@ def observe(sources: Sequence[Source]) -> SourceFiles | None:
     return tuple(files)
 
 
-def unchanged(note: SourceNote, sources: Sequence[Source], options: ReadOptions, append: bool) -> bool:
+def unchanged(note: SourceNote, sources: Sequence[Source], options: ReadOptions, *, append: bool) -> bool:
     """Return whether reading ``sources`` with ``options``, or adding them, would give those of ``note``."""
     return (note.options, note.appended, note.files) == (options, append, observe(sources))
 

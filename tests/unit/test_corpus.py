@@ -288,17 +288,17 @@ def test_sources_left_alone_are_unchanged_and_any_change_shows(
     files = [aged(tmp_path / "one.txt"), aged(tmp_path / "two.txt", "c\n")]
     note = noted(tmp_path / "derived", files)
     monkeypatch.chdir(tmp_path)
-    assert unchanged(note, [Path("one.txt"), Path("two.txt")], OPTIONS)
-    assert not unchanged(note, files[::-1], OPTIONS)
-    assert not unchanged(note, files[:1], OPTIONS)
-    assert not unchanged(note, files, dataclasses.replace(OPTIONS, limit=6))
+    assert unchanged(note, [Path("one.txt"), Path("two.txt")], OPTIONS, append=False)
+    assert not unchanged(note, files[::-1], OPTIONS, append=False)
+    assert not unchanged(note, files[:1], OPTIONS, append=False)
+    assert not unchanged(note, files, dataclasses.replace(OPTIONS, limit=6), append=False)
     for change in (
         lambda: aged(files[0], "a\nc\n"),  # another ctime
         lambda: aged(files[0], "a\nb\nc\n"),
         lambda: (files[0].unlink(), aged(files[0])),
     ):
         change()
-        assert not unchanged(note, files, OPTIONS)
+        assert not unchanged(note, files, OPTIONS, append=False)
 
 
 def test_files_that_may_change_unseen_are_not_noted(tmp_path: Path) -> None:
