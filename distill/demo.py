@@ -131,13 +131,14 @@ def run_demo(
 
     import embedcache
     from distill.cli.evaluate import table_console
-    from distill.cli.progress import print_run, train_progress
+    from distill.cli.progress import print_run
     from distill.evaluation.runner import evaluate
     from distill.report.evaluation import render
+    from distill.training.tracking import train_progress
     from distill.training.train import run
     from embedcache.cli.build import print_build
-    from embedcache.cli.progress import show_progress
     from embedcache.fsio import make_directory, write_bytes
+    from embedcache.progress import show_progress
 
     console = Console(highlight=False, soft_wrap=True)
     started = time.perf_counter()

@@ -265,7 +265,8 @@ def _finish(
 def _evaluate(run: SweepRun, suite: str, data: Path | None) -> dict[str, float]:
     """Return the figures of a student by a suite, and its share of its teacher's average in per cent."""
     with cpu_threads(run.config.training.threads):
-        found = evaluate(run.folder, suite=suite, data=data, device=run.config.training.device, keep=True)
+        device = run.config.training.device
+        found = evaluate(run.folder, suite=suite, data=data, device=device, keep=True, progress=False)
     facts, result = found.models[-1]
     figures = {"suite": result.main, "retention": found.retention(facts.name), **result.figures}
     return {name: figure.value for name, figure in figures.items() if figure is not None}

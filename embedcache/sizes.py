@@ -35,3 +35,12 @@ def readable(count: int, *, up: bool = False) -> str:
     tenths = -(-10 * count // scale) if up else 10 * count // scale
     name = "k" if unit == "k" else unit.upper()
     return f"{tenths // 10}{f'.{tenths % 10}' if tenths % 10 else ''}{name}B"
+
+
+def size(count: float) -> str:
+    """Return a readable number of bytes, in powers of ten."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"

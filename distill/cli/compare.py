@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from distill.cli.evaluate import chosen_suites, evaluation_options, show
-from embedcache.cli.progress import show_progress
+from embedcache.progress import show_progress
 
 
 @click.command("compare")

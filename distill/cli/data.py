@@ -72,7 +72,7 @@ def fetch_command(
     from distill.errors import FetchError
     from distill.evaluation.fetch import fetch_suite
     from distill.evaluation.source_tables import tables_of
-    from embedcache.cli.progress import show_progress
+    from embedcache.progress import show_progress
 
     tables = [table for table in tables_of(suite) if not only or table.file in only]
     if unknown := set(only) - {table.file for table in tables}:

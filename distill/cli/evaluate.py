@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedcache.cli.progress import show_progress
+from embedcache.progress import show_progress
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embedcache.cli.options import F, all_of, choice, count, flag, json_option, named, overwrite_option
-from embedcache.cli.progress import show_progress
 from embedcache.cli.tables import print_result, print_table
+from embedcache.progress import show_progress
 
 if TYPE_CHECKING:
     from distill.reaugkd.student import Built

@@ -20,10 +20,10 @@ def pipeline_command(file: Path, start: str | None, again: bool, dry_run: bool) 
     Paths in FILE are relative to its folder. A step is skipped where its settings and inputs have not changed
     and its outputs are there; an interrupted training is resumed.
     """
-    from distill.cli.progress import train_lines
     from distill.pipeline import run_pipeline
     from distill.steps import Watch
-    from embedcache.cli.progress import LineProgress, show_lines
+    from distill.training.tracking import train_lines
+    from embedcache.progress import LineProgress, show_lines
 
     with show_lines() as show:
         watch = Watch(LineProgress(show), train_lines(show))

@@ -12,8 +12,8 @@ import click
 
 from distill.cli.kb import file_options
 from embedcache.cli.options import count
-from embedcache.cli.progress import show_progress
 from embedcache.cli.tables import print_json
+from embedcache.progress import show_progress
 
 if TYPE_CHECKING:
     from distill.data.labelled import Columns, LabelledRows

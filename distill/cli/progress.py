@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import timedelta
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,58 +11,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from embedcache.cli.progress import show_lines
-from embedcache.cli.tables import size
+from distill.training.tracking import train_progress
 
 if TYPE_CHECKING:
-    from distill.training.tracking import OnProgress, TrainProgress
+    from distill.training.tracking import OnProgress
     from distill.training.train import Run
-
-
-def describe(progress: TrainProgress, seconds: float) -> str:
-    """Return one line: steps, loss, rate, best score, time left after ``seconds`` of training."""
-    if progress.phase == "note":
-        return progress.text
-    if progress.phase == "fetch":
-        return f"{progress.text}: {size(progress.step)} of {size(progress.total)}"
-    if progress.phase == "prepare":
-        return f"tokenise {progress.step:,}/{progress.total:,} rows"
-    loss = "" if progress.loss is None else f", loss {progress.loss:.5f}"
-    best = "" if progress.best is None else f", best score {100 * progress.best:.2f}"
-    here = progress.step - progress.resumed
-    left = timedelta(seconds=round(seconds / max(here, 1) * (progress.total - progress.step)))
-    steps = f"step {progress.step:,}/{progress.total:,}"
-    steps += f" (resumed from {progress.resumed:,})" if progress.resumed else ""
-    # The first steps say little of those that follow.
-    rest = f", {left} left" if seconds > 5 else ""
-    return f"{steps}{loss}{best}, {progress.rows_per_second:,.0f} rows/s{rest}"
-
-
-def train_lines(show: Callable[[str], None], name: str = "") -> Callable[[TrainProgress], None]:
-    """Return a callback of a training: notes stay on standard error, other lines go to ``show``.
-
-    Args:
-        show: receives the line of the current step.
-        name: beginning of the lines.
-    """
-    began: dict[str, float] = {}
-
-    def update(progress: TrainProgress) -> None:
-        now = time.perf_counter()
-        line = name + describe(progress, now - began.setdefault(f"{progress.phase} {progress.total}", now))
-        if progress.phase == "note":
-            click.echo(line, err=True)
-        else:
-            show(line)
-
-    return update
-
-
-@contextmanager
-def train_progress() -> Iterator[Callable[[TrainProgress], None]]:
-    """Yield a callback that keeps one line on a terminal up to date, or writes a line now and then."""
-    with show_lines() as show:
-        yield train_lines(show)
 
 
 def train_and_print(train: Callable[[OnProgress], Run], as_json: bool) -> None:

@@ -122,9 +122,9 @@ def _run(sweep: Sweep, out: Path, suite: str | None, data: Path | None) -> list[
     import time
     from datetime import timedelta
 
-    from distill.cli.progress import train_lines
     from distill.sweep import run_sweep
-    from embedcache.cli.progress import show_lines
+    from distill.training.tracking import train_lines
+    from embedcache.progress import show_lines
 
     began, trained = time.perf_counter(), 0
     lines: dict[str, Callable[[TrainProgress], None]] = {}

@@ -6,7 +6,6 @@ depend on the other suites. It encodes nothing for suites whose evaluation is ke
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -42,13 +41,11 @@ from distill.record import read_record
 from embedcache import __version__
 from embedcache.errors import EmbedCacheError, StorageError
 from embedcache.fsio import canonical_json
-from embedcache.progress import NO_PROGRESS, Progress
+from embedcache.progress import Progress, shown
 
 
 def evaluate(models: Sequence[Spec] | Spec, suite: str | None = None, **options: Any) -> Evaluation:
-    """Evaluate one or more models on one suite; options and errors are those of ``evaluate_suites``.
-
-    The suite is ``pairs`` where ``pairs`` are given, and by default ``sts``.
+    """Evaluate models on one suite, ``pairs`` where they are given or else ``sts``; as ``evaluate_suites``.
 
     Example:
         >>> evaluate("runs/three-layers", pairs="faq.tsv")  # doctest: +SKIP
@@ -82,7 +79,7 @@ def evaluate_suites(
     bootstrap: int = stats.DRAWS,
     keep: bool = False,
     again: bool = False,
-    progress: Progress = NO_PROGRESS,
+    progress: Progress | bool | None = None,
 ) -> list[Evaluation]:
     """Evaluate one or more models on several suites.
 
@@ -112,7 +109,7 @@ def evaluate_suites(
         bootstrap: draws for confidence intervals; 0 for none.
         keep: keep evaluations, and use those that are kept.
         again: use none that is kept.
-        progress: progress of long work.
+        progress: progress of long work; default: a line on a terminal and in a notebook; False: none.
 
     Raises:
         DataError: if a suite or model is unknown, or the data cannot be used.
@@ -124,44 +121,47 @@ def evaluate_suites(
     own = () if pairs is None else read_pair_sets(pairs, columns)
     suites = list(suites if suites is not None else () if own else (ALL,))
     notes: list[str] = []
-    opened = open_models(models, notes, device, compute_dtype, pooling)
-    beside = None
-    if beside_teacher or teacher is not None:
-        beside = find_teacher(opened, teacher, notes, device, compute_dtype)
-    if cache is not None:
-        if beside is None:
-            raise DataError(f"--cache {cache} holds vectors of a teacher, and none is known: give --teacher")
-        beside = with_cache(beside, cache)
-    students = [model for model in opened if model is not beside]
-    name_apart([*([beside] if beside else []), *students])
-    for model in [*opened, *([beside] if beside else [])]:
-        model.progress = progress
-    if dims:
-        students = [one for model in students for one in shortened(model, dims)]
-    session = _Session(
-        SuiteOptions(
-            seed=seed,
-            limit=limit,
-            text_column=text_column,
-            snli_pairs=snli_pairs,
-            teacher=beside.encode if beside else None,
-            progress=progress,
-        ),
-        teacher=beside,
-        compute_dtype=compute_dtype,
-        draws=bootstrap,
-        keep=keep,
-        again=again,
-        search=contamination,
-        notes=notes,
-        drops_suites=ALL in suites,
-    )
-    session.choose(suites, None if data is None else Path(data), opened)
-    if own:  # given, so they are neither looked for nor left out
-        session.jobs[PAIRS] = pairs_suite(own), Path()
-    session.score_teacher(implied=teacher is None)
-    found = [session.score(model) for model in students]
-    return [session.evaluation(name, [scored[name] for scored in found]) for name in session.jobs]
+    with shown(progress) as line:
+        opened = open_models(models, notes, device, compute_dtype, pooling)
+        beside = None
+        if beside_teacher or teacher is not None:
+            beside = find_teacher(opened, teacher, notes, device, compute_dtype)
+        if cache is not None:
+            if beside is None:
+                raise DataError(
+                    f"--cache {cache} has vectors of a teacher, and none is known: give --teacher"
+                )
+            beside = with_cache(beside, cache)
+        students = [model for model in opened if model is not beside]
+        name_apart([*([beside] if beside else []), *students])
+        for model in [*opened, *([beside] if beside else [])]:
+            model.progress = line
+        if dims:
+            students = [one for model in students for one in shortened(model, dims)]
+        session = _Session(
+            SuiteOptions(
+                seed=seed,
+                limit=limit,
+                text_column=text_column,
+                snli_pairs=snli_pairs,
+                teacher=beside.encode if beside else None,
+                progress=line,
+            ),
+            teacher=beside,
+            compute_dtype=compute_dtype,
+            draws=bootstrap,
+            keep=keep,
+            again=again,
+            search=contamination,
+            notes=notes,
+            drops_suites=ALL in suites,
+        )
+        session.choose(suites, None if data is None else Path(data), opened)
+        if own:  # given, so they are neither looked for nor left out
+            session.jobs[PAIRS] = pairs_suite(own), Path()
+        session.score_teacher(implied=teacher is None)
+        found = [session.score(model) for model in students]
+        return [session.evaluation(name, [scored[name] for scored in found]) for name in session.jobs]
 
 
 def to_json(found: Sequence[Evaluation], suites: Sequence[str]) -> dict[str, Any]:
@@ -347,7 +347,7 @@ class _Session:
         if suite.needs_teacher and self.teacher is not None:
             settings["teacher"] = self.teacher.identity()
         return {
-            "data": files_digest(_files(suite, data)),
+            "data": files_digest(suite.files_in(data)),
             "model": identity,
             "settings": canonical_json({**settings, "version": version}).decode(),
             "version": __version__,
@@ -390,11 +390,3 @@ def _facts(model: Model, role: str) -> ModelFacts:
         seed=None if record is None else record.seed,
         setting=None if record is None else record.setting,
     )
-
-
-def _files(suite: Suite, data: Path) -> list[Path]:
-    """Return the files whose content may change a figure."""
-    if data.is_file() or data == Path():
-        return [data] if data.is_file() else []
-    patterns = {re.sub(r"[A-Z]+\d*", "*", file.stem) + ".tsv*" for file in suite.files} or {"*"}
-    return sorted({path for pattern in patterns for path in data.glob(pattern) if path.is_file()})

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,6 +111,13 @@ class Suite:
     needs_teacher: bool = False
     on_request: bool = False
     version: Callable[[], str | None] = lambda: ""
+
+    def files_in(self, data: Path) -> list[Path]:
+        """Return the files of ``data`` whose content may change a figure."""
+        if data.is_file() or data == Path():
+            return [data] if data.is_file() else []
+        patterns = {re.sub(r"[A-Z]+\d*", "*", file.stem) + ".tsv*" for file in self.files} or {"*"}
+        return sorted({path for pattern in patterns for path in data.glob(pattern) if path.is_file()})
 
 
 _suites: dict[str, Suite] = {}

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +16,8 @@ from typing import IO, TYPE_CHECKING
 
 from distill.errors import MissingExtraError
 from distill.layout import METRICS
+from embedcache.progress import show_lines
+from embedcache.sizes import size
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -101,3 +107,49 @@ class Tracker:
             # Not end_training(), which ends the processes' group as well.
             for tracker in self._accelerator.trackers if self._accelerator is not None else ():
                 tracker.finish()
+
+
+def describe(progress: TrainProgress, seconds: float) -> str:
+    """Return one line: steps, loss, rate, best score, time left after ``seconds`` of training."""
+    if progress.phase == "note":
+        return progress.text
+    if progress.phase == "fetch":
+        return f"{progress.text}: {size(progress.step)} of {size(progress.total)}"
+    if progress.phase == "prepare":
+        return f"tokenise {progress.step:,}/{progress.total:,} rows"
+    loss = "" if progress.loss is None else f", loss {progress.loss:.5f}"
+    best = "" if progress.best is None else f", best score {100 * progress.best:.2f}"
+    here = progress.step - progress.resumed
+    left = timedelta(seconds=round(seconds / max(here, 1) * (progress.total - progress.step)))
+    steps = f"step {progress.step:,}/{progress.total:,}"
+    steps += f" (resumed from {progress.resumed:,})" if progress.resumed else ""
+    # The first steps say little of those that follow.
+    rest = f", {left} left" if seconds > 5 else ""
+    return f"{steps}{loss}{best}, {progress.rows_per_second:,.0f} rows/s{rest}"
+
+
+def train_lines(show: Callable[[str], None], name: str = "") -> Callable[[TrainProgress], None]:
+    """Return a callback of a training: notes stay on standard error, other lines go to ``show``.
+
+    Args:
+        show: receives the line of the current step.
+        name: beginning of the lines.
+    """
+    began: dict[str, float] = {}
+
+    def update(progress: TrainProgress) -> None:
+        now = time.perf_counter()
+        line = name + describe(progress, now - began.setdefault(f"{progress.phase} {progress.total}", now))
+        if progress.phase == "note":
+            sys.stderr.write(f"{line}\n")
+        else:
+            show(line)
+
+    return update
+
+
+@contextmanager
+def train_progress() -> Iterator[Callable[[TrainProgress], None]]:
+    """Yield a callback that keeps one line on a terminal up to date, or writes a line now and then."""
+    with show_lines() as show:
+        yield train_lines(show)

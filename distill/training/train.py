@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from distill.layout import BEST, CHECKPOINT, CONFIG
 from distill.record import RunRecord, TrainResult, read_record
 from distill.training.checkpoint import Checkpoint
 from distill.training.distillation import open_distillation
+from distill.training.distributed import is_first_process
 from distill.training.finetuning import open_finetuning
 from distill.training.folder import (
     advising,
@@ -35,6 +36,7 @@ from distill.training.selection import describe_test_name
 from distill.training.task import Task
 from distill.training.tracking import OnProgress, Tracker, refuse_missing_trackers, tell
 from distill.training.trainer import Trainer
+from embedcache.progress import is_watched
 
 _FIXED: dict[str, Any] = {
     **dict.fromkeys(("corpus", "views", "rows", "held_out", "selected", "order"), True),
@@ -144,6 +146,7 @@ def resume(
     device: str | None = None,
     threads: int | None = None,
     on_progress: OnProgress | None = None,
+    progress: bool | None = None,
 ) -> Run:
     """Resume an interrupted run from its last checkpoint; without one, from the start.
 
@@ -156,6 +159,7 @@ def resume(
         device: device of this machine; default: as before.
         threads: CPU threads; default: as before.
         on_progress: called after every step.
+        progress: without ``on_progress``, show a line; default: on a terminal and in a notebook.
 
     Raises:
         CheckpointError: if there is no run to resume, or its data have changed.
@@ -166,9 +170,9 @@ def resume(
     options = {"training.device": device, "training.threads": threads, "out": str(folder), "cache": cache}
     model: type[RunConfig | FinetuneConfig] = RunConfig if before.kind == "run" else FinetuneConfig
     config = load_config(model, folder / CONFIG, options=options)
-    with _open_task(config, on_progress, before) as task:
-        facts = {"identity": before.identity, "recipe": before.recipe}
-        return _train(task, folder, on_progress, facts, before)
+    facts = {"identity": before.identity, "recipe": before.recipe}
+    with _watched(on_progress, progress) as watch, _open_task(config, watch, before) as task:
+        return _train(task, folder, watch, facts, before)
 
 
 def run(
@@ -180,6 +184,7 @@ def run(
     out: str | Path | None = None,
     *,
     on_progress: OnProgress | None = None,
+    progress: bool | None = None,
     **settings: Any,
 ) -> Run:
     """Train a student on the vectors of a cache.
@@ -192,6 +197,7 @@ def run(
         corpus: corpus in the cache; default: the only one.
         out: folder of the run; default: ``runs/CORPUS-STUDENT-LOSS``.
         on_progress: called after every step.
+        progress: without ``on_progress``, show a line; default: on a terminal and in a notebook.
         settings: other settings of ``RunConfig``, by short name (``epochs=4``, ``lr=3e-4``) or group
             (``optimizer={"eps": 1e-6}``).
 
@@ -207,7 +213,8 @@ def run(
     }
     named["teacher"] = teacher if teacher is None or isinstance(teacher, str) else list(teacher)
     options = keyword_options(RunConfig, {**named, **settings})
-    return train(load_config(RunConfig, options=options), on_progress)
+    with _watched(on_progress, progress) as watch:
+        return train(load_config(RunConfig, options=options), watch)
 
 
 def finetune(
@@ -218,6 +225,7 @@ def finetune(
     labels: str | Path | None = None,
     out: str | Path | None = None,
     on_progress: OnProgress | None = None,
+    progress: bool | None = None,
     **settings: Any,
 ) -> Run:
     """Fine-tune a student, or any encoder, on texts; one of the three files is given.
@@ -229,6 +237,7 @@ def finetune(
         labels: file of labelled texts or pairs; makes a classifier.
         out: folder of the run; default: ``runs/START-FILE-finetune``.
         on_progress: called after every step.
+        progress: without ``on_progress``, show a line; default: on a terminal and in a notebook.
         settings: other settings of ``FinetuneConfig``, as for ``run``.
 
     Raises:
@@ -236,7 +245,21 @@ def finetune(
     """
     files = {"triples": triples, "sentences": sentences, "labels": labels}
     options = keyword_options(FinetuneConfig, {"start": start, "out": out, **files, **settings})
-    return train(load_config(FinetuneConfig, options=options), on_progress)
+    with _watched(on_progress, progress) as watch:
+        return train(load_config(FinetuneConfig, options=options), watch)
+
+
+@contextmanager
+def _watched(on_progress: OnProgress | None, progress: bool | None) -> Iterator[OnProgress | None]:
+    """Yield a callback of a training: the one given, or where somebody watches one that shows a line."""
+    asked = is_watched() if progress is None else progress
+    if on_progress is not None or not asked or not is_first_process():
+        yield on_progress
+        return
+    from distill.training.tracking import train_progress
+
+    with train_progress() as line:
+        yield line
 
 
 def _open_task(

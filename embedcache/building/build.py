@@ -39,7 +39,7 @@ from embedcache.fsio import make_directory, parsed_json, read_regular, write_jso
 from embedcache.live import keep_canary
 from embedcache.missing import MissingRows
 from embedcache.probes import Probes, refuse_changed_teacher
-from embedcache.progress import NO_PROGRESS, Progress
+from embedcache.progress import Progress, shown
 from embedcache.store import ShardStore
 from embedcache.teacher.options import EncodeOptions, TeacherOptions
 from embedcache.teacher.token_table import TokenTable, table_path
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
         remote: RemoteOptions | str | None
         overwrite: bool
         append: bool
-        progress: Progress
+        progress: Progress | bool | None
 
 
 T = TypeVar("T")
@@ -92,7 +92,7 @@ def build(
     overwrite: bool = False,
     append: bool = False,
     dry_run: bool = False,
-    progress: Progress = NO_PROGRESS,
+    progress: Progress | bool | None = None,
 ) -> Cache | BuildResult:
     """Run a teacher once over a corpus and keep its vectors; return the cache.
 
@@ -114,7 +114,8 @@ def build(
         overwrite: replace a corpus or views of the same names that hold other rows; vectors are kept.
         append: add the rows to the corpus called ``name`` and its views, unless it ends with them already.
         dry_run: write nothing and return what a build would do and cost.
-        progress: receives the phases ``read``, ``view NAME``, ``look up``, ``fetch``, ``encode``.
+        progress: receives the phases ``read``, ``view NAME``, ``look up``, ``fetch``, ``encode``; default: a
+            line on a terminal and in a notebook; False: none.
 
     Raises:
         InputError: if sources or options cannot be used.
@@ -128,17 +129,30 @@ def build(
         RemoteError: if the remote cannot be read, or its vectors are not the teacher's.
     """
     started = time.perf_counter()
-    job = Job(sources, teacher, cache, name, read, encode, views, remote, overwrite, append)
-    if dry_run:
-        from embedcache.building.dry_run import estimate_build
+    with shown(progress) as line:
+        job = Job(sources, teacher, cache, name, read, encode, views, remote, overwrite, append)
+        if dry_run:
+            from embedcache.building.dry_run import estimate_build
 
-        return estimate_build(job, progress)
+            return estimate_build(job, line)
+        return _build(job, started, line)
+
+
+def _build(job: Job, started: float, progress: Progress) -> Cache:
+    """Run a build that is ready, and return the cache."""
+    encode = job.encode
     table = _token_table(job.folder, job.teacher) if encode.token_embeddings else None
     opened = job.cache or Cache.create(job.folder)
     store, contract = job.open_store(opened), job.teacher.contract
     corpus = job.unchanged or job.read_corpus(opened, progress)
     made = make_views(
-        corpus, job.planned, job.sources, read, overwrite=overwrite, append=append, progress=progress
+        corpus,
+        job.planned,
+        job.sources,
+        job.read,
+        overwrite=job.overwrite,
+        append=job.append,
+        progress=progress,
     )
     job.planned.clear()  # the teacher can use the room of their models
     # Garbage collection may have removed shards since they were opened; from here on the corpus keeps them.

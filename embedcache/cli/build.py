@@ -29,8 +29,9 @@ from embedcache.cli.options import (
     under,
     view_options,
 )
-from embedcache.cli.progress import show_progress
-from embedcache.cli.tables import print_result, shortened, size
+from embedcache.cli.tables import print_result, shortened
+from embedcache.progress import show_progress
+from embedcache.sizes import size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,9 +17,9 @@ from embedcache.cli.options import (
     many,
     named,
 )
-from embedcache.cli.progress import show_progress
-from embedcache.cli.tables import print_json, print_table, shortened, size
-from embedcache.sizes import counted
+from embedcache.cli.tables import print_json, print_table, shortened
+from embedcache.progress import show_progress
+from embedcache.sizes import counted, size
 
 if TYPE_CHECKING:
     from embedcache.doctor import Diagnosis

@@ -17,8 +17,8 @@ from embedcache.cli.options import (
     many,
     named,
 )
-from embedcache.cli.progress import show_progress
 from embedcache.cli.tables import print_json, print_table
+from embedcache.progress import show_progress
 
 if TYPE_CHECKING:
     from embedcache.copying import CopyResult

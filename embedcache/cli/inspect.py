@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from embedcache.cli.options import cache_option, json_option, named
-from embedcache.cli.progress import show_progress
-from embedcache.cli.tables import cell, print_json, print_table, printable, shortened, size
+from embedcache.cli.tables import cell, print_json, print_table, printable, shortened
+from embedcache.progress import show_progress
+from embedcache.sizes import size
 
 if TYPE_CHECKING:
     from embedcache.explain import Explanation, TeacherMatch

@@ -19,9 +19,9 @@ from embedcache.cli.options import (
     named,
     overwrite_option,
 )
-from embedcache.cli.progress import show_progress
-from embedcache.cli.tables import print_json, print_table, printable, shortened, size
-from embedcache.sizes import counted
+from embedcache.cli.tables import print_json, print_table, printable, shortened
+from embedcache.progress import show_progress
+from embedcache.sizes import counted, size
 
 if TYPE_CHECKING:
     from embedcache.querying import QueryResult

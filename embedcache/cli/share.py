@@ -17,8 +17,9 @@ from embedcache.cli.options import (
     many,
     named,
 )
-from embedcache.cli.progress import show_progress
-from embedcache.cli.tables import print_json, print_result, print_table, size
+from embedcache.cli.tables import print_json, print_result, print_table
+from embedcache.progress import show_progress
+from embedcache.sizes import size
 
 _CHOICE = (
     many("--teacher", "teachers", "NAME", "Teacher to take.  [default: all]"),

@@ -75,12 +75,3 @@ def printable(text: str) -> str:
     """Return a text without control characters, which could rewrite the terminal."""
     text = text.replace(SEPARATOR, " \N{SYMBOL FOR UNIT SEPARATOR} ")
     return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
-
-
-def size(count: float) -> str:
-    """Return a readable number of bytes, in powers of ten."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
-        count /= 1000
-    return f"{count:,.1f} TB"

@@ -14,13 +14,12 @@ from click.testing import CliRunner
 from distill_helpers import HELD_OUT
 
 from distill.cli.main import COMMANDS, cli, main
-from distill.cli.progress import describe, train_progress
 from distill.config.base import Key, keys
 from distill.config.models import RunConfig
 from distill.errors import ExportError, TrainingError
 from distill.layout import describe_missing
 from distill.losses.registry import get_loss, loss_names
-from distill.training.tracking import TrainProgress
+from distill.training.tracking import TrainProgress, describe, train_progress
 
 pytest_plugins = ["distill_fixtures"]
 

@@ -15,7 +15,7 @@ from distill.config.finetune import FinetuneConfig
 from distill.errors import DataError
 from distill.evaluation.contamination import Seen, contamination, describe
 from distill.evaluation.runner import evaluate
-from embedcache.cli.progress import LineProgress
+from embedcache.progress import LineProgress
 
 pytest_plugins = ["distill_fixtures"]
 

@@ -24,8 +24,8 @@ from distill.evaluation.fetch import fetch_suite
 from distill.evaluation.pairs import read_pairs
 from distill.evaluation.source_tables import Table, fetchable_suites, tables_of
 from distill.evaluation.task import get_suite, suites
-from embedcache.cli.progress import LineProgress
-from embedcache.cli.tables import size
+from embedcache.progress import LineProgress
+from embedcache.sizes import size
 
 NEWS = b"4.5\tA cat sat  down .\tThe cat took a seat .\n0\tRain fell all day .\tShe reads a book .\n"
 FORUM = "\tNobody judged this .\tNor this .\n2.25\tWhy ?\tWarum \u2026 ?\n".encode()

@@ -12,11 +12,10 @@ import torch
 from distill_helpers import TEXTS, build, metrics, small_run
 from safetensors.torch import load_file
 
-from distill.cli.progress import train_progress
 from distill.errors import CheckpointError, ConfigError
 from distill.layout import BEST, CHECKPOINT, CONFIG, LOCK, METRICS, RECORD
 from distill.training.folder import locked
-from distill.training.tracking import TrainProgress
+from distill.training.tracking import TrainProgress, train_progress
 from distill.training.train import Run, resume
 from embedcache.testing import tiny_encoder
 from embedcache.views.plan import ViewOptions
