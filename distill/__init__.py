@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from distill.evaluation.runner import evaluate
     from distill.reaugkd.classifier import RetrievalAugmentedClassifier
     from distill.reaugkd.projection import Projection, project
-    from distill.training.train import Run, finetune, resume, run, train
+    from distill.training.run import Run
+    from distill.training.train import finetune, resume, run, train
 
 __all__ = [
     "DistillError",
@@ -31,10 +32,15 @@ __all__ = [
     "train",
 ]
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 __getattr__ = lazy_attributes(
     __name__,
     {
-        "Run": "distill.training.train:Run",
+        "Run": "distill.training.run:Run",
         "Projection": "distill.reaugkd.projection:Projection",
         "project": "distill.reaugkd.projection:project",
         "evaluate": "distill.evaluation.runner:evaluate",

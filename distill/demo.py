@@ -23,7 +23,7 @@ from distill.errors import DataError, DistillError
 from embedcache.errors import EmbedCacheError
 
 if TYPE_CHECKING:
-    from distill.training.train import Run
+    from distill.training.run import Run
 
 _LARGEST_FILE = 200_000
 _SKIPPED = {"__pycache__", "node_modules", "site-packages", "dist-packages", "test", "tests", "testing"}

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -43,6 +43,10 @@ from distill.training.tracking import TrainProgress
 from distill.training.train import complete
 from embedcache.errors import EmbedCacheError
 from embedcache.fsio import canonical_json, write_bytes
+from embedcache.notebook import data_frame, html_table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 RUNS, LEADERBOARD, RUNS_TABLE = "runs", "leaderboard.csv", "runs.csv"
 
@@ -187,6 +191,27 @@ def _readable(varied: Mapping[str, str], config: RunConfig) -> str:
     return file_name("-".join([*words, f"seed{config.seed}"]))[:_LONGEST_NAME].rstrip(".")
 
 
+class SweepRuns(list[SweepRun]):
+    """Runs of a sweep, which show their leaderboard."""
+
+    def __repr__(self) -> str:
+        """Return the number of runs and the best setting."""
+        failed = sum(run.error is not None for run in self)
+        return f"SweepRuns({len(self)} runs, {failed} failed; best: {next(iter(leaderboard(self)), None)})"
+
+    def _repr_html_(self) -> str:
+        """Return the leaderboard as a table, as a notebook shows it."""
+        return html_table(leaderboard(self), f"{len(self)} runs")
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return ``leaderboard`` as a pandas data frame, a row a setting.
+
+        Raises:
+            MissingExtraError: if pandas is not installed.
+        """
+        return data_frame(leaderboard(self))
+
+
 def run_sweep(
     sweep: Sweep,
     out: Path,
@@ -196,7 +221,7 @@ def run_sweep(
     on_plan: Callable[[int], None] = lambda number: None,
     on_progress: OnProgress = lambda run, train: None,
     on_run: Callable[[SweepRun, int, int], None] = lambda run, number, total: None,
-) -> list[SweepRun]:
+) -> SweepRuns:
     """Train every run of a sweep that is not finished; both tables in ``out`` are written after every run.
 
     Args:
@@ -219,7 +244,7 @@ def run_sweep(
     refuse_launcher("a sweep")
     if suite is not None:
         require_data(get_suite(suite), data)
-    runs = plan_runs(sweep, out, on_plan=on_plan)
+    runs = SweepRuns(plan_runs(sweep, out, on_plan=on_plan))
 
     def finish(first: int) -> None:
         for number, run in enumerate(runs[first:], start=first + 1):

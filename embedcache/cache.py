@@ -42,6 +42,7 @@ from embedcache.fsio import (
 from embedcache.keys import key_array, list_of_texts
 from embedcache.lazy import load
 from embedcache.scan import Scan
+from embedcache.sizes import first_of
 from embedcache.store import FolderShards, LmdbShards, ShardStore
 from embedcache.store.checked import CHECKED, CheckedFiles
 from embedcache.store.containers import open_container
@@ -95,8 +96,10 @@ class Cache:
         return Cache, (self.folder.absolute(),)
 
     def __repr__(self) -> str:
-        teachers = ", ".join(dict.fromkeys(teacher.name for teacher in self.teachers()))
-        return f"Cache({str(self.folder)!r}, corpora: {', '.join(self.corpus_names())}; teachers: {teachers})"
+        """Return folder, corpora and teachers; of many, the first."""
+        names = {"corpora": self.corpus_names(), "teachers": [teacher.name for teacher in self.teachers()]}
+        shown = (f"{what}: {first_of(dict.fromkeys(found))}" for what, found in names.items())
+        return f"Cache({str(self.folder)!r}, {'; '.join(shown)})"
 
     def __fspath__(self) -> str:
         """Return the folder: a cache stands where a cache's folder is taken."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
@@ -10,6 +11,13 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 def counted(count: int, noun: str, ending: str = "s") -> str:
     """Return ``1 row``, ``2 rows``: a count with its noun; ``ending`` makes the plural."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}{ending}"
+
+
+def first_of(names: Iterable[str], most: int = 8) -> str:
+    """Return names in one phrase; of more than ``most``, the first and the number of the others."""
+    found = list(names)
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return ", ".join(found[:most]) + more
 
 
 def parse_size(text: str) -> int:

@@ -14,8 +14,8 @@ from rich.table import Table
 from distill.training.tracking import train_progress
 
 if TYPE_CHECKING:
+    from distill.training.run import Run
     from distill.training.tracking import OnProgress
-    from distill.training.train import Run
 
 
 def train_and_print(train: Callable[[OnProgress], Run], as_json: bool) -> None:

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, PlainSerializer, PlainValidator, TypeAdapter
+
+from embedcache.notebook import data_frame, html_table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Interval: TypeAlias = tuple[float, float]
 """Lower and upper end of a 95 % confidence interval."""
@@ -24,6 +29,8 @@ Array: TypeAlias = Annotated[
 
 AVERAGE = "average"
 """Headline of a suite whose sets are averaged."""
+
+_MOST_SHOWN = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +145,7 @@ class ModelFacts:
 Scored: TypeAlias = tuple[ModelFacts, SuiteResult]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """Figures of one or more models on one suite.
 
@@ -155,6 +162,47 @@ class Evaluation:
     teacher: str | None = None
     notes: tuple[str, ...] = ()
     retention_intervals: Mapping[str, Interval] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Return the main figure of each model, a line each; of many, the first."""
+        lines = []
+        for facts, result in self.models[:_MOST_SHOWN]:
+            figure, retention = result.main, self.retention(facts.name)
+            shown = "" if figure is None else f"{figure.value:.2f} {figure.measure}"
+            lines.append(
+                f"{facts.name}: {shown}{'' if retention is None else f', {retention.value:.1f} % of teacher'}"
+            )
+        if (more := len(self.models) - _MOST_SHOWN) > 0:
+            lines.append(f"and {more} more; to_frame() has all")
+        return "\n  ".join([f"Evaluation({self.suite!r})", *lines])
+
+    def _repr_html_(self) -> str:
+        """Return a table of the figures, as a notebook shows it."""
+        rows = []
+        for facts, result in self.models:
+            figures = {figure.label or name: figure.value for name, figure in result.figures.items()}
+            average = {AVERAGE: result.average} if result.headline == AVERAGE and len(figures) > 1 else {}
+            rows.append({"model": facts.name, **figures, **average})
+        return html_table(rows, self.suite)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the figures as a pandas data frame, a row for each model, set and measure.
+
+        Raises:
+            MissingExtraError: if pandas is not installed.
+        """
+        rows = []
+        for facts, result in self.models:
+            for name, figure in result.figures.items():
+                about = {"model": facts.name, "role": facts.role, "set": name, "items": figure.items}
+                low, high = figure.interval or (None, None)
+                rows.append(
+                    {**about, "measure": figure.measure, "value": figure.value, "low": low, "high": high}
+                )
+                for measure, value in figure.others.items():
+                    low, high = figure.other_intervals.get(measure) or (None, None)
+                    rows.append({**about, "measure": measure, "value": value, "low": low, "high": high})
+        return data_frame(rows)
 
     def __getitem__(self, name: str) -> SuiteResult:
         """Return the result of the model called ``name``.

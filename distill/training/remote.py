@@ -15,7 +15,7 @@ from distill.errors import ConfigError
 from distill.training.tracking import OnProgress, TrainProgress, tell
 from embedcache.cache import Cache
 from embedcache.contract import Contract
-from embedcache.errors import MissingInputError
+from embedcache.errors import InputError, MissingInputError
 from embedcache.sizes import readable
 from embedcache.store import ShardStore
 
@@ -63,7 +63,9 @@ def open_cache(
                 f"{' and '.join(given)}: only for a remote, and the cache {config.cache} is a folder: leave "
                 "it out, or give the name or URL of a remote as --cache"
             )
-        yield OpenedCache(Cache(config.cache), config.corpus)
+        cache = Cache(config.cache)
+        _refuse_unnamed(cache, config)
+        yield OpenedCache(cache, config.corpus)
         return
     from distill.losses.registry import get_loss
     from embedcache.share.mirror import Mirror
@@ -87,6 +89,27 @@ def open_cache(
         yield OpenedCache(mirror.cache, mirror.corpus, None if stream.limit is None else mirror.store)
         fetched = readable(mirror.fetched_bytes) if mirror.fetched_bytes else "nothing"
         tell(on_progress, f"fetched {fetched} from {config.cache}")
+
+
+def _refuse_unnamed(cache: Cache, config: RunConfig) -> None:
+    """Raise ``ConfigError`` naming all of corpus and teacher that is left open where there are several."""
+    corpora = cache.corpus_names()
+    teachers = list(dict.fromkeys(teacher.name for teacher in cache.teachers()))
+    several = []
+    if config.corpus is None and len(corpora) > 1:
+        several.append(_choice(corpora, "corpora", "corpus"))
+    if config.cached_teacher is None:
+        try:
+            cache.teacher()
+        except InputError:
+            if len(teachers) > 1:
+                several.append(_choice(teachers, "teachers", "teacher"))
+    if several:
+        raise ConfigError.joined(several)
+
+
+def _choice(names: list[str], what: str, key: str) -> ConfigError:
+    return ConfigError(f"the cache holds {len(names)} {what}: name one of {'|'.join(names)}", key)
 
 
 def refuse_missing_cache(cache: str) -> None:

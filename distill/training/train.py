@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distill.card import write_card
 from distill.config.finetune import FinetuneConfig
@@ -17,7 +16,7 @@ from distill.config.sources import keyword_options, load_config
 from distill.device import cpu_threads, make_accelerator, seeded
 from distill.errors import CheckpointError
 from distill.layout import BEST, CHECKPOINT, CONFIG
-from distill.record import RunRecord, TrainResult, read_record
+from distill.record import RunRecord, read_record
 from distill.training.checkpoint import Checkpoint
 from distill.training.distillation import open_distillation
 from distill.training.distributed import is_first_process
@@ -32,11 +31,15 @@ from distill.training.folder import (
     require_free,
     save_student,
 )
+from distill.training.run import Run
 from distill.training.selection import describe_test_name
 from distill.training.task import Task
 from distill.training.tracking import OnProgress, Tracker, refuse_missing_trackers, tell
 from distill.training.trainer import Trainer
 from embedcache.progress import is_watched
+
+if TYPE_CHECKING:
+    pass
 
 _FIXED: dict[str, Any] = {
     **dict.fromkeys(("corpus", "views", "rows", "held_out", "selected", "order"), True),
@@ -46,67 +49,6 @@ _FIXED: dict[str, Any] = {
     "start": {"spec", "contract_id", "setting", "seeds"},
 }
 """Fields of a record that may not change between an interruption and the resumption."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """Finished run.
-
-    Attributes:
-        folder: the run's folder.
-        config: the configuration with all defaults filled in.
-        record: the run's record, as ``run.json`` has it.
-        resumed: step that it was last resumed from; 0 where it was never interrupted.
-    """
-
-    folder: Path
-    config: RunConfig | FinetuneConfig
-    record: RunRecord
-    resumed: int = 0
-
-    def __fspath__(self) -> str:
-        """Return the folder: a run stands where a run's folder is taken."""
-        return str(self.folder)
-
-    @property
-    def best(self) -> Path:
-        """The folder of the best student; ``SentenceTransformer(run.best)`` opens it."""
-        return self.folder / BEST
-
-    @property
-    def result(self) -> TrainResult:
-        """The result of the training."""
-        if self.record.result is None:
-            raise ValueError(f"the run {self.folder} is not finished")
-        return self.record.result
-
-    @property
-    def scores(self) -> dict[str, float]:
-        """Scores of the best checkpoint by name; empty where there was nothing to choose by."""
-        return self.record.scores
-
-    @property
-    def parameters(self) -> int:
-        """Parameters of the student."""
-        return self.record.parameters
-
-    def facts(self) -> dict[str, object]:
-        """Return the summary of the run and its result, as a JSON object."""
-        record = self.record
-        return {
-            "run": str(self.folder),
-            "best": str(self.best),
-            "resumed": self.resumed,
-            "teachers": [teacher.name for teacher in record.teachers],
-            **record.model_dump(mode="json", include=set(_SHOWN)),
-            **self.result.model_dump(mode="json"),
-        }
-
-
-_SHOWN = (
-    *("parameters", "rows", "held_out", "selected", "skipped", "in_dev", "labels", "notes", "scores"),
-    *("identity", "seeds"),
-)
 
 
 def train(

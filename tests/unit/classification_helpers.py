@@ -10,7 +10,7 @@ import numpy as np
 from distill_helpers import build
 
 import distill
-from distill.training.train import Run
+from distill.training.run import Run
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.projection import extend, write_derived
 from embedcache.testing import sentences

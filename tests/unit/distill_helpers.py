@@ -11,7 +11,7 @@ import flat_build
 import distill
 from distill.data.dataset import DistillDataset, open_rows
 from distill.losses.registry import get_loss
-from distill.training.train import Run
+from distill.training.run import Run
 from embedcache.cache import Cache
 from embedcache.testing import sentences
 

@@ -15,8 +15,9 @@ from safetensors.torch import load_file
 from distill.errors import CheckpointError, ConfigError
 from distill.layout import BEST, CHECKPOINT, CONFIG, LOCK, METRICS, RECORD
 from distill.training.folder import locked
+from distill.training.run import Run
 from distill.training.tracking import TrainProgress, train_progress
-from distill.training.train import Run, resume
+from distill.training.train import resume
 from embedcache.testing import tiny_encoder
 from embedcache.views.plan import ViewOptions
 
