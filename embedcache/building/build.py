@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
@@ -46,15 +46,16 @@ from embedcache.teacher.token_table import TokenTable, table_path
 from embedcache.views.plan import ViewOptions
 
 if TYPE_CHECKING:
-    from typing_extensions import Required, TypedDict, Unpack
+    from typing_extensions import Required, Unpack
 
+    from embedcache.corpus.readers import ReadArguments
     from embedcache.parallel.pool import WorkerPool
     from embedcache.share.read_through import RemoteOptions
     from embedcache.teacher.lazy import LazyTeacher
     from embedcache.teacher.load import Teacher
     from embedcache.teacher.text_encoder import TextEncoder
 
-    class BuildArguments(TypedDict, total=False):
+    class BuildArguments(ReadArguments, total=False):
         """Further arguments of ``build``."""
 
         teacher: Required[str | Path | TeacherOptions | Teacher | TextEncoder]
@@ -93,6 +94,7 @@ def build(
     append: bool = False,
     dry_run: bool = False,
     progress: Progress | bool | None = None,
+    **reading: Unpack[ReadArguments],
 ) -> Cache | BuildResult:
     """Run a teacher once over a corpus and keep its vectors; return the cache.
 
@@ -105,7 +107,8 @@ def build(
             ...; or a teacher or encoder already loaded.
         cache: the cache's folder; created if missing.
         name: name of the corpus in the cache; default: from the first source's file name.
-        read: columns, format and rows to read.
+        read: columns, format and rows to read; its fields can be given as arguments, as in
+            ``text_column="body"``.
         encode: output, codec and store, and how the teacher computes.
         views: other texts to make of every row, such as ``["crop", "delete-words*2"]``; with
             ``ViewOptions`` also how, and which of them are encoded.
@@ -129,6 +132,9 @@ def build(
         RemoteError: if the remote cannot be read, or its vectors are not the teacher's.
     """
     started = time.perf_counter()
+    if unknown := reading.keys() - {one.name for one in fields(ReadOptions)}:
+        raise TypeError(f"build() got an unexpected keyword argument {min(unknown)!r}")
+    read = replace(read, **reading)
     with shown(progress) as line:
         job = Job(sources, teacher, cache, name, read, encode, views, remote, overwrite, append)
         if dry_run:

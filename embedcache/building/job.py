@@ -204,6 +204,7 @@ class Job:
             skipped=dict(texts[0].info.skipped),
             first_skipped=dict(self.report.first_skipped),
             not_asked=self.report.not_asked,
+            kept_rows=np.array(self.report.kept, np.int64) if len(self.report.kept) else None,
             part=None if self.part is None else str(self.part),
             remote=None if self.remote is None else self.remote.url,
             prompt=self.teacher.contract.prompt,

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,7 @@ class BuildResult:
         skipped: reason -> source rows left out.
         first_skipped: reason -> place of the first of them.
         not_asked: source rows left out by conditions on rows.
+        kept_rows: of rows in memory, the places of those kept, from 0, int64; None for files.
         part: part of the texts that was asked for, such as ``1/3``; None for all.
         views: views that were made or found.
         beside: host and process of a build that ran into the cache at the same time; empty if none did.
@@ -113,6 +119,7 @@ class BuildResult:
     skipped: Mapping[str, int] = field(default_factory=dict)
     first_skipped: Mapping[str, str] = field(default_factory=dict)
     not_asked: int = 0
+    kept_rows: NDArray[np.int64] | None = field(default=None, compare=False)
     part: str | None = None
     views: tuple[ViewResult, ...] = ()
     beside: str = ""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
@@ -13,6 +14,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias
+
+from typing_extensions import TypedDict
 
 from embedcache.corpus.columns import Columns, Problem, RawRow, is_utf8
 from embedcache.corpus.formats import raw_rows
@@ -37,7 +40,8 @@ class ReadOptions:
         text2_column: column of a second text: rows are pairs, see ``embedcache.pairs``.
         rows: ``COLUMN=VALUE`` each; rows for which not all of them hold are left out.
         delimiter: of CSV and TSV: a character, ``tab``, ``comma``, ``semicolon`` or ``pipe``.
-        on_bad: ``error`` for files of which more than 1 % of the rows are malformed, or ``skip``.
+        on_bad: ``error`` where more than 1 % of a file's rows are malformed, or any row in memory has no text
+            that can be kept; or ``skip``.
     """
 
     text_column: str | None = None
@@ -72,6 +76,20 @@ class ReadOptions:
         )
 
 
+class ReadArguments(TypedDict, total=False):
+    """The same as arguments of a function."""
+
+    text_column: str | None
+    id_column: str | None
+    label_column: str | None
+    format: str | None
+    limit: int | None
+    text2_column: str | None
+    rows: tuple[str, ...]
+    delimiter: str | None
+    on_bad: str
+
+
 @dataclass
 class ReadReport:
     """Counts of the rows read, filled while they are read.
@@ -81,6 +99,7 @@ class ReadReport:
         skipped: reason -> rows skipped.
         first_skipped: reason -> ``file:line`` of the first such row (``file:row`` where there are no lines).
         not_asked: rows that the conditions left out.
+        kept: of rows in memory, the places of those kept, from 0.
         column: column of the texts; None for plain text.
         example: the first text kept.
     """
@@ -89,6 +108,7 @@ class ReadReport:
     skipped: Counter[str] = field(default_factory=Counter)
     first_skipped: dict[str, str] = field(default_factory=dict)
     not_asked: int = 0
+    kept: array[int] = field(default_factory=lambda: array("q"))
     column: str | None = None
     example: str = ""
 
@@ -210,6 +230,7 @@ def _kept_rows(
     for source, kind in _with_formats(sources, options):
         name, conditions = source_name(source), RowConditions(options.rows)
         before, skipped = kept, report.skipped.total()
+        source_is_memory = isinstance(source, MemoryRows)
         with may_be_empty(sources), raw_rows(source, kind, options.columns()) as rows:
             report.column = rows.column
             for row in rows:
@@ -221,10 +242,17 @@ def _kept_rows(
                     report.skip(text.value, f"{name}:{row[0]}")
                     continue
                 kept += 1
+                if source_is_memory:
+                    report.kept.append(row[0] - 1)
                 label = labels.fitted(row[3], f"{name}:{row[0]}") if with_label else None
                 yield text, str(row[2]) if with_id else "", label
                 if kept == options.limit:
                     return
+        if source_is_memory and options.on_bad == "error" and (bad := report.skipped.total()) and kept:
+            raise InputError(
+                f"{bad:,} of {bad + kept:,} rows have no usable text: {report.describe_skipped()}. "
+                "Drop them, or pass on_bad='skip': the result's kept_rows then says which rows were kept"
+            )
         if kept > before:
             continue
         if len(sources) > 1 and report.skipped.total() == skipped and not conditions.not_asked:

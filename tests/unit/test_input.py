@@ -341,7 +341,7 @@ def test_fields_inside_a_column_are_named_by_a_dot(tmp_path: Path, kind: str) ->
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
         source = [tmp_path / "rows.parquet"]
     sources = find_sources(source)
-    assert read(*sources, text_column="translation.en")[0] == ["a cat"]
+    assert read(*sources, text_column="translation.en", on_bad="skip")[0] == ["a cat"]
     assert read(*find_sources(source), text_column="translation.de.text")[0] == ["eine Katze", "ein Hund"]
     with pytest.raises(InputError, match=r"translation\.en"):
         read(*find_sources(source), text_column="translation.fr")
@@ -543,7 +543,7 @@ def test_rows_in_memory_are_those_of_a_file(kind: str) -> None:
 
 
 def test_bad_rows_in_memory_are_counted() -> None:
-    texts, report = read(memory_rows(["a", None, float("nan"), 3, " ", "b\0", np.str_("c")]))
+    texts, report = read(memory_rows(["a", None, float("nan"), 3, " ", "b\0", np.str_("c")]), on_bad="skip")
     assert texts == ["a", "c"]
     assert report.skipped == {"null": 2, "not a string": 1, "empty": 1, "nul byte": 1}
     assert report.first_skipped["null"] == "<memory>:2"
