@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
@@ -15,6 +15,9 @@ from embedcache.teacher.inference import has_fast_bfloat16
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+
+
+LoopT = TypeVar("LoopT", bound=LoopConfig)
 
 
 def resolve_device(name: str) -> torch.device:
@@ -41,6 +44,23 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
+def with_precision(config: LoopT) -> LoopT:
+    """Return settings of a training with the precision that ``auto`` means on its device.
+
+    Raises:
+        ConfigError: if the device is missing or cannot compute in the precision.
+    """
+    device, precision = resolve_device(config.device), config.mixed_precision
+    if precision == "auto":
+        if device.type == "cuda":
+            precision = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+        else:
+            precision = "bf16" if device.type == "cpu" and has_fast_bfloat16() else "no"
+    if precision == "fp16" and device.type == "cpu":
+        raise ConfigError("fp16 needs a GPU; use bf16, no or auto on a CPU", "training.mixed_precision")
+    return config.model_copy(update={"mixed_precision": precision})
+
+
 def make_accelerator(
     config: LoopConfig, log_with: Sequence[str] = (), logs: str | Path | None = None
 ) -> Accelerator:
@@ -58,15 +78,7 @@ def make_accelerator(
     from accelerate.state import AcceleratorState
     from accelerate.utils import ProjectConfiguration
 
-    device = resolve_device(config.device)
-    precision = config.mixed_precision
-    if precision == "auto":
-        if device.type == "cuda":
-            precision = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
-        else:
-            precision = "bf16" if device.type == "cpu" and has_fast_bfloat16() else "no"
-    if precision == "fp16" and device.type == "cpu":
-        raise ConfigError("fp16 needs a GPU; use bf16, no or auto on a CPU", "training.mixed_precision")
+    device, precision = resolve_device(config.device), with_precision(config).mixed_precision
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
     # accelerate keeps one state a process and refuses a second run of another device or precision.

@@ -129,6 +129,21 @@ class TrainResult(_Part):
     stopped_early: bool = False
 
 
+class MachineRecord(_Part):
+    """What a run was trained with.
+
+    Attributes:
+        precision: ``bf16``, ``fp16`` or ``no``.
+        device: kind of device, as torch and its driver call it.
+        torch, transformers: versions.
+    """
+
+    precision: str
+    device: str
+    torch: str
+    transformers: str
+
+
 class RunRecord(_Part):
     """Record of a run; written when it begins, and again with its result.
 
@@ -161,6 +176,7 @@ class RunRecord(_Part):
         order: digest of the windows that rows of a limited remote come in; None: one window.
         start: model that a fine-tuning began with; None of ``distill run``.
         stage1: record of the run it comes from; None where it comes from none.
+        machine: precision, device and libraries that it was trained with; None of older runs.
         scores: name -> value of the best checkpoint's scores.
         result: its result; None while it is not finished.
     """
@@ -193,6 +209,7 @@ class RunRecord(_Part):
     order: str | None = None
     start: StartRecord | None = None
     stage1: RunRecord | None = None
+    machine: MachineRecord | None = None
     scores: dict[str, float] = {}
     result: TrainResult | None = None
 

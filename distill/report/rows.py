@@ -317,7 +317,7 @@ def _student(name: str, group: Sequence[_Run]) -> Row:
     return Row(
         name,
         runs=tuple(run.folder for run in group),
-        seeds=tuple(run.record.seed for run in group if run.record),
+        seeds=tuple(run.record.seed for run in counted.values() if run.record),
         student=record.student if record else None,
         loss=record.loss if record else None,
         teacher=first.teacher,

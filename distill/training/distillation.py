@@ -16,6 +16,7 @@ from distill.data.dataset import DistillDataset, open_rows
 from distill.data.labelled import LabelledRows
 from distill.data.sampler import ORDERS
 from distill.data.source import DistillSource
+from distill.device import with_precision
 from distill.errors import ConfigError
 from distill.evaluation.pairs import PairSet
 from distill.layout import TARGETS, default_folder
@@ -221,7 +222,7 @@ def open_data(
         update={
             "corpus": dataset.corpus.name,
             "teacher": f"{ONLINE}:{dataset.teacher.name}" if config.online else name,
-            "training": resolved.training.model_copy(update={"views": views}),
+            "training": with_precision(resolved.training).model_copy(update={"views": views}),
         }
     )
 

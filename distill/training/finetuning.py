@@ -28,7 +28,7 @@ from distill.data.labelled import (
 )
 from distill.data.sampler import ORDERS
 from distill.data.triples import Triples, TripleSource, read_sentences, read_triples, tokenise
-from distill.device import seeded
+from distill.device import seeded, with_precision
 from distill.errors import ConfigError
 from distill.evaluation.pairs import PairSet
 from distill.layout import BEST, HELD_OUT, TARGETS, default_folder, describe_missing, resume_command
@@ -293,6 +293,7 @@ def open_finetuning(config: FinetuneConfig) -> Iterator[FinetuneTask]:
         EmbedCacheError: if a file cannot be read.
     """
     start = find_start(config.start)
+    config = config.model_copy(update={"training": with_precision(config.training)})
     yield _read_labelled(config, start) if config.labels is not None else _read_contrast(config, start)
 
 

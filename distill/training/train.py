@@ -6,8 +6,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from distill.card import write_card
 from distill.config.finetune import FinetuneConfig
@@ -16,7 +19,7 @@ from distill.config.sources import keyword_options, load_config
 from distill.device import cpu_threads, make_accelerator, seeded
 from distill.errors import CheckpointError
 from distill.layout import BEST, CHECKPOINT, CONFIG
-from distill.record import RunRecord, read_record
+from distill.record import MachineRecord, RunRecord, read_record
 from distill.training.checkpoint import Checkpoint
 from distill.training.distillation import open_distillation
 from distill.training.distributed import is_first_process
@@ -39,7 +42,7 @@ from distill.training.trainer import Trainer
 from embedcache.progress import is_watched
 
 if TYPE_CHECKING:
-    pass
+    from accelerate import Accelerator
 
 _FIXED: dict[str, Any] = {
     **dict.fromkeys(("corpus", "views", "rows", "held_out", "selected", "order"), True),
@@ -225,6 +228,7 @@ def _train(
     on_progress = on_progress if is_first else None
     work = task.prepare(accelerator, on_progress)
     student, record = work.student, work.make_record(**facts)
+    record = record.model_copy(update={"machine": _machine(accelerator)})
     if warning := describe_test_name(config.evaluation.data):
         tell(on_progress, warning)
         record = record.model_copy(update={"notes": [*record.notes, warning]})
@@ -271,7 +275,22 @@ def _train(
     return Run(folder, config, record, resumed)
 
 
+def _machine(accelerator: Accelerator) -> MachineRecord:
+    """Return what a run is trained with."""
+    device = accelerator.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    versions = {library: version(library) for library in ("torch", "transformers")}
+    return MachineRecord(precision=str(accelerator.mixed_precision), device=name, **versions)
+
+
 def _refuse_other_data(before: RunRecord, now: RunRecord) -> None:
+    if before.machine is not None and now.machine is not None:
+        precisions = before.machine.precision, now.machine.precision
+        if len(set(precisions)) > 1:
+            raise CheckpointError(
+                "cannot resume: the run was trained in precision {}, and would go on in {}; go on where it "
+                "began, or start the run again with --overwrite".format(*precisions)
+            )
     was, found = (record.model_dump(include=_FIXED) for record in (before, now))
     for key in was:
         if was[key] != found[key] and key == "order":

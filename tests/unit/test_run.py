@@ -8,16 +8,19 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from distill_helpers import HELD_OUT, TEXTS, build, small_run
 
 import distill
 from distill.config.models import RunConfig
 from distill.config.sources import load_config
-from distill.errors import ConfigError, DataError, MissingExtraError, StudentError
+from distill.errors import CheckpointError, ConfigError, DataError, MissingExtraError, StudentError
 from distill.record import find_runs
+from distill.report.rows import rows
 from distill.training import preparation as preparation
 from distill.training import train as run_module
+from distill.training.train import _refuse_other_data
 from embedcache.cache import Cache
 from embedcache.errors import (
     ContractMismatchError,
@@ -350,3 +353,44 @@ def test_ctrl_c_says_how_to_go_on_where_there_is_a_checkpoint(built_cache, tmp_p
     with pytest.raises(KeyboardInterrupt) as stopped:
         small_run(built_cache, tmp_path / "run", checkpoint_every=every, on_progress=stop)
     assert str(stopped.value) == (advice and f"{advice}{tmp_path / 'run'}'")
+
+
+def test_the_precision_is_resolved_and_recorded_and_runs_of_another_are_no_seeds_of_one_setting(
+    built_cache, tmp_path, monkeypatch
+):
+    runs = {}
+    for fast in (False, True):
+        monkeypatch.setattr("distill.device.has_fast_bfloat16", lambda fast=fast: fast)
+        runs[fast] = small_run(built_cache, tmp_path / str(fast), mixed_precision="auto")
+    for fast, run in runs.items():
+        expected = "bf16" if fast else "no"
+        assert (
+            yaml.safe_load((run.folder / "config.yaml").read_text())["training"]["mixed_precision"]
+            == expected
+        )
+        machine = run.record.machine
+        assert (machine.precision, machine.device, machine.torch) == (expected, "cpu", torch.__version__)
+        assert machine.transformers
+    assert runs[True].record.setting != runs[False].record.setting
+    assert len(rows(tmp_path)) == len(runs) + 1  # and the teacher
+
+
+def test_a_run_is_not_resumed_in_another_precision(built_cache, tmp_path):
+    run = small_run(built_cache, tmp_path / "run")
+    other = run.record.machine.model_copy(update={"precision": "bf16"})
+    with pytest.raises(CheckpointError, match="precision bf16, and would go on in no"):
+        _refuse_other_data(run.record.model_copy(update={"machine": other}), run.record)
+    _refuse_other_data(run.record.model_copy(update={"machine": None}), run.record)
+
+
+def test_a_run_that_is_there_twice_counts_once(built_cache, tmp_path):
+    small_run(built_cache, tmp_path / "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    assert rows(tmp_path)[-1].seeds == (0,)
+
+
+def test_the_card_says_how_close_the_student_is(built_cache, tmp_path):
+    run = small_run(built_cache, tmp_path / "run")
+    card = " ".join((run.best / "README.md").read_text().split())
+    assert f"Spearman correlation of {run.scores['held_out_near_pairs_spearman']:.2f}" in card
+    assert "close to the teacher" not in card
