@@ -116,6 +116,7 @@ overwrite_option = flag("--overwrite", "Replace what has the same name.")
 
 reader_options = all_of(
     named("--text-column", "NAME", "Column of the text.  [default: text, sentence or content]"),
+    named("--text-template", "TEXT", "Text of several columns, such as '{title}. {body}'."),
     named("--text2-column", "NAME", "Column of a second text: rows are pairs of texts."),
     choice("--format", FORMATS, "Format of the files.  [default: by ending]"),
     named("--id-column", "NAME", "Column of unique row ids to keep."),

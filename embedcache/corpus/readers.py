@@ -20,6 +20,7 @@ from typing_extensions import TypedDict
 from embedcache.corpus.columns import Columns, Problem, RawRow, is_utf8
 from embedcache.corpus.formats import raw_rows
 from embedcache.corpus.sources import STDIN, MemoryRows, Source, format_of, source_name
+from embedcache.corpus.template import TextTemplate
 from embedcache.errors import EmptySourceError, InputError
 from embedcache.pairs import SEPARATOR, join_pair
 
@@ -40,6 +41,7 @@ class ReadOptions:
         text2_column: column of a second text: rows are pairs, see ``embedcache.pairs``.
         rows: ``COLUMN=VALUE`` each; rows for which not all of them hold are left out.
         delimiter: of CSV and TSV: a character, ``tab``, ``comma``, ``semicolon`` or ``pipe``.
+        text_template: text made of several columns, such as ``{title}. {body}``, in place of ``text_column``.
         on_bad: ``error`` where more than 1 % of a file's rows are malformed, or any row in memory has no text
             that can be kept; or ``skip``.
     """
@@ -53,17 +55,25 @@ class ReadOptions:
     rows: tuple[str, ...] = ()
     delimiter: str | None = None
     on_bad: str = "error"
+    text_template: str | None = None
 
     def columns(self, *more: tuple[str, str]) -> Columns:
         """Return the columns to read: a second text, then ``more``, and last those of the conditions.
 
         Raises:
-            InputError: if a condition is not of the form ``COLUMN=VALUE``.
+            InputError: if a condition is not of the form ``COLUMN=VALUE``, or a text of a template as well.
         """
         second = [("text2_column", self.text2_column)] if self.text2_column is not None else []
+        text, option = self.text_column, "text_column"
+        if self.text_template is not None:
+            if second or text is not None:
+                raise InputError("text_template makes the text: leave text_column and text2_column out")
+            option = "text_template"
+            text, *others = TextTemplate(self.text_template).fields
+            second = [(option, column) for column in others]
         every = (*second, *more, *RowConditions(self.rows).columns)
-        own = (self.text_column, self.id_column, self.label_column)
-        return Columns(*own, more=every, delimiter=self.delimiter, on_bad=self.on_bad)
+        own = (text, self.id_column, self.label_column)
+        return Columns(*own, text_option=option, more=every, delimiter=self.delimiter, on_bad=self.on_bad)
 
     @property
     def text_of(self) -> Callable[[RawRow], str | Problem]:
@@ -71,6 +81,7 @@ class ReadOptions:
         return partial(
             text_of_row,
             pairs=self.text2_column is not None,
+            template=None if self.text_template is None else TextTemplate(self.text_template),
             with_id=self.id_column is not None,
             with_label=self.label_column is not None,
         )
@@ -88,6 +99,7 @@ class ReadArguments(TypedDict, total=False):
     rows: tuple[str, ...]
     delimiter: str | None
     on_bad: str
+    text_template: str | None
 
 
 @dataclass
@@ -232,7 +244,7 @@ def _kept_rows(
         before, skipped = kept, report.skipped.total()
         source_is_memory = isinstance(source, MemoryRows)
         with may_be_empty(sources), raw_rows(source, kind, options.columns()) as rows:
-            report.column = rows.column
+            report.column = options.text_template or rows.column
             for row in rows:
                 if options.rows and not conditions.hold(row):
                     report.not_asked += 1
@@ -274,16 +286,24 @@ def may_be_empty(sources: Sequence[Source]) -> AbstractContextManager[None]:
 
 
 def text_of_row(
-    row: RawRow, *, pairs: bool = False, with_id: bool = False, with_label: bool = False
+    row: RawRow,
+    *,
+    pairs: bool = False,
+    with_id: bool = False,
+    with_label: bool = False,
+    template: TextTemplate | None = None,
 ) -> str | Problem:
     """Return the text of a raw row as corpora keep it, or the problem for which the row is skipped.
 
     Args:
         row: the row.
         pairs: True if a second text was asked for; both become one text.
+        template: makes the text of the columns that it names.
         with_id, with_label: True if an id and a label were asked for, and must be usable.
     """
     text, id_, label = row[1:4]
+    if template is not None:
+        text = template.fill((text, *row[4 : 3 + len(template.fields)]))
     problem = (
         text_problem(text)
         or (_value_problem(id_, Problem.NULL_ID) if with_id else None)

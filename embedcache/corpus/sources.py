@@ -1,7 +1,8 @@
 """Sources of a corpus: files named by paths and globs, standard input, rows in memory; and their bytes.
 
 Rows in memory are iterables of strings (a list, a generator, a pandas Series), iterables of dictionaries (a
-Hugging Face dataset), and tables or columns with the Arrow stream interface (pyarrow, polars, pandas).
+Hugging Face dataset, streamed or not), tables or columns with the Arrow stream interface (pyarrow, polars,
+pandas), and lazy frames of polars.
 Libraries are recognised by their interfaces; none of them is imported.
 
 The format follows the ending below the compression: ``rows.tsv.gz`` is a TSV file. Compression is recognised
@@ -68,7 +69,7 @@ _SKIPPABLE = b"\x2a\x4d\x18"
 
 _CHUNK_BYTES = 1 << 18
 _ENTRIES_CHECKED = 1000
-_EXPECTED = "expected paths, strings, dictionaries, a data frame, an Arrow table or a datasets.Dataset"
+_EXPECTED = "expected paths, strings, dictionaries, a data frame, an Arrow table or a Hugging Face dataset"
 
 
 def find_sources(given: object) -> list[Source]:
@@ -152,6 +153,8 @@ def memory_rows(data: object) -> MemoryRows:
     kind = type(data).__name__
     if hasattr(data, "__arrow_c_stream__"):
         return MemoryRows(lambda: _reader(data), once=kind == "RecordBatchReader")
+    if hasattr(data, "collect_batches"):  # a polars LazyFrame, which is computed a piece at a time
+        return MemoryRows(lambda: _lazy_reader(data))
     # Iterating a mapping or a data frame gives names of columns, an open file gives lines with their endings.
     if isinstance(data, (Mapping, bytes, bytearray)) or hasattr(data, "columns") or hasattr(data, "read"):
         raise InputError(f"a {kind} is not a list of rows: {_EXPECTED}")
@@ -177,6 +180,15 @@ def _reader(data: Any) -> Any:
         return pa.table({"text": pa.chunked_array(data)}).to_reader()
     except pa.ArrowTypeError as error:
         raise InputError(f"a column of the {type(data).__name__} has values of two types: {error}") from error
+
+
+def _lazy_reader(frame: Any) -> Any:
+    """Return the record batches of a lazy frame."""
+    import pyarrow as pa
+
+    schema = frame.limit(0).collect().to_arrow().schema
+    pieces = (piece.to_arrow().cast(schema) for piece in frame.collect_batches())
+    return pa.RecordBatchReader.from_batches(schema, (one for piece in pieces for one in piece.to_batches()))
 
 
 def source_name(source: Source) -> str:

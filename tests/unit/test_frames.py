@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import embedcache
@@ -59,3 +62,65 @@ def test_rows_of_a_file_have_no_places(tmp_path):
     cache = built(tmp_path / "a.txt", tmp_path / "k")
     assert cache.result.kept_rows is None
     assert dict(cache.result.skipped) == {"empty": 1}
+
+
+def test_lazy_frames_and_streamed_datasets_are_read_a_piece_at_a_time(tmp_path):
+    polars, datasets = pytest.importorskip("polars"), pytest.importorskip("datasets")
+    texts = [f"text {number}" for number in range(500)]
+    whole = built(texts, tmp_path / "whole").corpus().info.digest
+    polars.DataFrame({"body": texts, "n": range(500)}).write_parquet(tmp_path / "rows.parquet")
+    lazy = polars.scan_parquet(tmp_path / "rows.parquet").filter(polars.col("n") >= 0)
+    stream = datasets.IterableDataset.from_generator(lambda: ({"body": text} for text in texts))
+    for number, source in enumerate((lazy, stream)):
+        cache = built(source, tmp_path / str(number), text_column="body")
+        assert cache.corpus().info.digest == whole
+    with pytest.raises(InputError, match="no column 'other'"):
+        built(lazy, tmp_path / "k", text_column="other")
+
+
+ROWS = [
+    {"title": "Cats", "body": "They sleep.", "year": 1999},
+    {"title": None, "body": "They bark.", "year": 2001},
+    {"title": "", "body": None, "year": None},
+]
+
+
+@pytest.mark.parametrize("kind", ["memory", "jsonl", "csv", "parquet"])
+def test_a_template_makes_one_text_of_several_columns(tmp_path, kind):
+    source: Any = ROWS
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "rows.parquet")
+        source = tmp_path / "rows.parquet"
+    elif kind != "memory":
+        source = tmp_path / f"rows.{kind}"
+        lines = [json.dumps(row) for row in ROWS]
+        if kind == "csv":
+            lines = ["title,body,year", "Cats,They sleep.,1999", ",They bark.,2001", ",,"]
+        source.write_text("\n".join(lines) + "\n")
+    cache = built(source, tmp_path / "k", on_bad="skip", text_template="{title}: {body} {{{year}}}")
+    assert cache.corpus().texts() == ["Cats: They sleep. {1999}", ": They bark. {2001}"]
+    assert dict(cache.result.skipped) == {"empty": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"text_template": "no column"}, "in braces"),
+        ({"text_template": "{title"}, "expected '}'"),
+        ({"text_template": "{}"}, "in braces"),
+        ({"text_template": "{title!r}"}, "columns alone"),
+        ({"text_template": "{title} {other}"}, "no column 'other'"),
+        ({"text_template": "{title}", "text_column": "body"}, "leave text_column"),
+    ],
+)
+def test_templates_that_make_no_text_are_refused(tmp_path, options, word):
+    with pytest.raises(InputError, match=word):
+        built(ROWS, tmp_path / "k", **options)
+
+
+def test_fields_inside_columns_stand_in_templates_and_views_of_columns_beside_them(tmp_path):
+    rows = [{"doc": {"title": f"t{n}", "text": f"x{n}"}, "other": f"o{n}"} for n in range(5)]
+    options = {"text_template": "{doc.title}. {doc.text}", "views": ["v=column:other"]}
+    cache = built(rows, tmp_path / "k", **options)
+    assert cache.corpus().texts()[0] == "t0. x0"
+    assert cache.corpus().view("v").texts() == [f"o{n}" for n in range(5)]
