@@ -20,7 +20,7 @@ from embedcache.corpus.columns import Problem
 from embedcache.corpus.folding import fold
 from embedcache.corpus.formats import raw_rows
 from embedcache.corpus.readers import ReadReport, RowConditions, text_of_row
-from embedcache.corpus.sources import STDIN, FileSource, expand_sources, format_of
+from embedcache.corpus.sources import expand_sources, format_of
 
 _LISTED = 5
 
@@ -126,16 +126,16 @@ class LabelledRows(TextRows):
         return replace(self, texts=texts, labels=labels)
 
 
-def one_source(path: str | Path) -> FileSource:
-    """Return the file that ``path`` names.
+def one_source(path: str | Path) -> Path:
+    """Return the file of this machine that ``path`` names.
 
     Raises:
         InputError: if there is none.
-        DataError: if it names several, or standard input.
+        DataError: if it names several, standard input, or a file elsewhere.
     """
     sources = expand_sources([str(path)])
-    if len(sources) > 1 or sources[0] == STDIN:
-        raise DataError(f"{path} is not one file: give the path of one; put what comes from a pipe into one")
+    if len(sources) > 1 or not isinstance(sources[0], Path):
+        raise DataError(f"{path} is not one file here: give the path of one, downloaded or from a pipe")
     return sources[0]
 
 
@@ -180,7 +180,7 @@ def read_labelled(
 
 
 def _kept(
-    source: FileSource,
+    source: Path,
     kind: str,
     columns: Columns,
     conditions: RowConditions,

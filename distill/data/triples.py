@@ -21,7 +21,7 @@ from distill.errors import DataError
 from embedcache.corpus.columns import Columns
 from embedcache.corpus.formats import raw_rows
 from embedcache.corpus.readers import ReadReport, text_problem
-from embedcache.corpus.sources import FileSource, format_of
+from embedcache.corpus.sources import format_of
 from embedcache.errors import MissingInputError
 from embedcache.pairs import SEPARATOR
 from embedcache.teacher.tokenize import FastTokenizer
@@ -119,7 +119,7 @@ def read_sentences(
     return _read(source, format_of(source, format), (column,), limit)
 
 
-def _find_columns(source: FileSource, kind: str) -> Sequence[str]:
+def _find_columns(source: Path, kind: str) -> Sequence[str]:
     lacking = ""
     for names in _KNOWN_COLUMNS:
         try:
@@ -139,7 +139,7 @@ def _columns(names: Sequence[str | None]) -> Columns:
     return Columns(names[0], text_option=_OPTION, more=more)
 
 
-def _read(source: FileSource, kind: str, names: Sequence[str | None], limit: int | None) -> Triples:
+def _read(source: Path, kind: str, names: Sequence[str | None], limit: int | None) -> Triples:
     report = ReadReport()
     # Each row once, in order.
     kept: dict[tuple[str, ...], None] = {}

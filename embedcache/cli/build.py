@@ -83,7 +83,8 @@ def build_command(
 
     from embedcache.building.build import build, grouped
 
-    files = [Path(source) for source in sources]  # as strings they might be texts
+    # As strings they might be texts.
+    files = [source if "://" in source else Path(source) for source in sources]
     with show_progress() as progress:
         arguments = grouped({**settings, "progress": progress})
         result = build(files, **arguments, dry_run=True) if dry_run else build(files, **arguments).result

@@ -21,6 +21,7 @@ import numpy as np
 from embedcache.corpus.columns import DELIMITERS, TEXT_COLUMNS, Columns, Problem, RawRow, RawRows, is_utf8
 from embedcache.corpus.sources import STDIN, MemoryRows, Source, open_bytes, source_name
 from embedcache.corpus.tables import batch_rows, field_names, open_table
+from embedcache.corpus.url_files import UrlFile
 from embedcache.errors import EmbedCacheError, EmptySourceError, InputError, MissingInputError
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def _open(source: Source, kind: str, name: str, wanted: Columns, stack: ExitStac
     if kind in ("parquet", "arrow"):
         if source == STDIN:
             raise InputError(f"{kind} is not read from standard input: give a file")
-        with source.open("rb") as file:
+        with source.open() if isinstance(source, UrlFile) else source.open("rb") as file:
             _refuse_pointer(file.read(len(_LFS_POINTER)), name)
         schema, read = open_table(source, kind, stack)
         wanted = wanted.within(field_names(schema), name)

@@ -19,6 +19,7 @@ from pydantic.dataclasses import dataclass
 from embedcache.corpus.part import STRICT
 from embedcache.corpus.readers import ReadOptions
 from embedcache.corpus.sources import Source
+from embedcache.corpus.url_files import UrlFile
 from embedcache.errors import StorageError
 from embedcache.fsio import canonical_json, file_state, read_sealed_json, write_sealed_json
 
@@ -60,6 +61,11 @@ def observe(sources: Sequence[Source]) -> SourceFiles | None:
     """
     files = []
     for source in sources:
+        if isinstance(source, UrlFile):
+            if (state := source.state()) is None:
+                return None
+            files.append((source.url, state))
+            continue
         if not isinstance(source, Path) or not source.is_file():
             return None
         path, state = source.resolve(), file_state(source)

@@ -21,6 +21,7 @@ from embedcache.corpus.columns import Columns, Problem, RawRow, is_utf8
 from embedcache.corpus.formats import raw_rows
 from embedcache.corpus.sources import STDIN, MemoryRows, Source, format_of, source_name
 from embedcache.corpus.template import TextTemplate
+from embedcache.corpus.url_files import UrlFile
 from embedcache.errors import EmptySourceError, InputError
 from embedcache.pairs import SEPARATOR, join_pair
 
@@ -202,6 +203,8 @@ def is_read_once(source: Source) -> bool:
     """Return whether a source cannot be read a second time."""
     if isinstance(source, MemoryRows):
         return source.once
+    if isinstance(source, UrlFile):
+        return False
     # Pipes, among them /dev/stdin and what a shell gives for <(command).
     return source == STDIN or (source.exists() and not source.is_file())
 

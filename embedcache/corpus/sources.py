@@ -20,9 +20,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal, TypeAlias
 
+from embedcache.corpus.url_files import UrlFile, find_files, is_url
 from embedcache.errors import InputError, MissingInputError
 
 
@@ -45,8 +46,8 @@ class MemoryRows:
 
 STDIN: Literal["-"] = "-"
 
-FileSource: TypeAlias = Path | Literal["-"]
-Source: TypeAlias = Path | Literal["-"] | MemoryRows
+FileSource: TypeAlias = Path | UrlFile | Literal["-"]
+Source: TypeAlias = Path | UrlFile | Literal["-"] | MemoryRows
 
 FORMATS: dict[str, tuple[str, ...]] = {
     "text": (".txt", ".text"),
@@ -67,7 +68,8 @@ _COMPRESSIONS = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}
 # A zstd file may begin with a frame to skip, as those of pzstd do: 50 to 5F, then these.
 _SKIPPABLE = b"\x2a\x4d\x18"
 
-_CHUNK_BYTES = 1 << 18
+_CHUNK_BYTES, _URL_BYTES = 1 << 18, 1 << 23
+_HUB = "hf://datasets/"
 _ENTRIES_CHECKED = 1000
 _EXPECTED = "expected paths, strings, dictionaries, a data frame, an Arrow table or a Hugging Face dataset"
 
@@ -101,6 +103,8 @@ def _names_file(entry: object) -> bool:
     """Return whether an entry of a list of sources names a file, which may be missing."""
     if not isinstance(entry, str):
         return isinstance(entry, os.PathLike)
+    if is_url(entry) and not any(map(str.isspace, entry)):
+        return True
     # A text may be longer than a file name can be.
     if not entry or len(entry) > 1000 or "\n" in entry or "\0" in entry:
         return False
@@ -118,6 +122,7 @@ def _matches(pattern: str) -> list[str]:
 def expand_sources(patterns: Sequence[str | os.PathLike[str]]) -> list[FileSource]:
     """Return the sources that ``patterns`` name: the patterns' order, the files of one glob sorted by path.
 
+    A URL of a bucket, a server or the hub is a file or a glob there.
     ``*``, ``?`` and ``[...]`` match within a folder, ``**`` across folders, and hidden files only where the
     pattern has the dot. A name that exists as it stands is not taken for a glob.
 
@@ -127,21 +132,28 @@ def expand_sources(patterns: Sequence[str | os.PathLike[str]]) -> list[FileSourc
     """
     sources: dict[str, FileSource] = {}
     for pattern in [os.fspath(pattern) for pattern in patterns]:
-        found: list[FileSource] = [STDIN] if pattern == STDIN else [*map(Path, _matches(pattern))]
+        found = _files(pattern)
         if not found:
             raise MissingInputError(f"{pattern[:200]} does not exist; check the path")
         is_glob = [str(one) for one in found] != [pattern]
         for source in found:
-            if source != STDIN and source.is_dir():
+            if isinstance(source, Path) and source.is_dir():
                 if is_glob:
                     continue
                 raise InputError(f"{pattern} is a folder; name its files, say '{pattern}/*.txt'")
-            if (identity := os.path.realpath(source)) in sources:
+            identity = source.url if isinstance(source, UrlFile) else os.path.realpath(source)
+            if identity in sources:
                 raise InputError(f"{source_name(source)} is named twice")
             sources[identity] = source
     if not sources:
         raise InputError(f"no files: {', '.join(map(str, patterns)) or 'name one, or - for standard input'}")
     return list(sources.values())
+
+
+def _files(pattern: str) -> list[FileSource]:
+    if pattern == STDIN:
+        return [STDIN]
+    return [*find_files(pattern)] if is_url(pattern) else [*map(Path, _matches(pattern))]
 
 
 def memory_rows(data: object) -> MemoryRows:
@@ -201,10 +213,12 @@ def corpus_name_of(source: Source) -> str:
     if isinstance(source, MemoryRows):
         return "corpus"
     stem = "stdin" if source == STDIN else source.name.split(".")[0]
+    if isinstance(source, UrlFile) and source.url.startswith(_HUB):
+        stem = source.url.removeprefix(_HUB).split("/")[1].partition("@")[0]
     return "".join(c if c.isalnum() or c in "_-" else "_" for c in stem) or "corpus"
 
 
-def _ending(path: Path) -> str:
+def _ending(path: PurePath) -> str:
     return (path.with_suffix("") if path.suffix.lower() in _COMPRESSIONS else path).suffix.lower()
 
 
@@ -218,7 +232,7 @@ def format_of(source: Source, given: str | None = None) -> str:
         raise InputError(f"unknown format {given!r}; expected one of {', '.join(FORMATS)}")
     if isinstance(source, MemoryRows):
         return MEMORY
-    ending = "" if source == STDIN else _ending(source)
+    ending = "" if source == STDIN else _ending(source.path if isinstance(source, UrlFile) else source)
     found = given or _ENDINGS.get(ending) or ("" if ending else "text")
     if not found:
         raise InputError(
@@ -226,6 +240,11 @@ def format_of(source: Source, given: str | None = None) -> str:
             ".gz or .zst. Rename it, or pass its format"
         )
     return found
+
+
+def open_raw(source: Path | UrlFile) -> Any:
+    """Open a file for reading its bytes as they are."""
+    return source.open(ahead=_URL_BYTES) if isinstance(source, UrlFile) else source.open("rb")
 
 
 @contextmanager
@@ -237,14 +256,14 @@ def open_bytes(source: FileSource) -> Iterator[io.BufferedReader]:
         OSError, EOFError, zlib.error: it cannot be opened, is damaged or cut off.
     """
     with ExitStack() as stack:
-        file: Any = sys.stdin.buffer if source == STDIN else stack.enter_context(source.open("rb"))
+        file: Any = sys.stdin.buffer if source == STDIN else stack.enter_context(open_raw(source))
         # Of a pipe, peek gives what has arrived; this buffer waits until it is full.
-        raw: Any = io.BufferedReader(file, _CHUNK_BYTES)
+        raw: Any = io.BufferedReader(file, _URL_BYTES if isinstance(source, UrlFile) else _CHUNK_BYTES)
         head = raw.peek(4)
         codec = next((ending for ending, magic in _COMPRESSIONS.items() if head.startswith(magic)), "")
         if head[1:4] == _SKIPPABLE and head[0] >> 4 == 5:
             codec = ".zst"
-        named = "" if source == STDIN else source.suffix.lower()
+        named = "" if source == STDIN else PurePath(source.name).suffix.lower()
         if named in _COMPRESSIONS and not codec:
             raise InputError(f"{source} does not begin as {named} files do; copy it again, or rename it")
         if codec == ".gz":

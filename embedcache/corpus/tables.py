@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import count, islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embedcache.corpus.columns import Columns, RawRow, RawRows
+from embedcache.corpus.url_files import RangeFile, UrlFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 SLICE_ROWS = 8192
 """Rows that are Python objects at a time."""
@@ -32,7 +35,7 @@ def field_names(schema: pa.Schema) -> list[str]:
 
 
 def open_table(
-    path: Path, kind: str, stack: ExitStack
+    path: Path | UrlFile, kind: str, stack: ExitStack
 ) -> tuple[pa.Schema, Callable[[Sequence[str]], Iterable[pa.RecordBatch]]]:
     """Open a Parquet file, or an Arrow IPC file or stream.
 
@@ -48,14 +51,40 @@ def open_table(
     import pyarrow.parquet as pq
 
     if kind == "parquet":
-        table = stack.enter_context(pq.ParquetFile(path, memory_map=True, page_checksum_verification=True))
-        return table.schema_arrow, lambda names: table.iter_batches(SLICE_ROWS, columns=list(names))
-    file = stack.enter_context(pa.memory_map(str(path)))
+        stream = path.open() if isinstance(path, UrlFile) else None
+        file: Any = path if stream is None else stack.enter_context(pa.PythonFile(stream, "r"))
+        table = stack.enter_context(
+            pq.ParquetFile(file, memory_map=stream is None, page_checksum_verification=True)
+        )
+        return table.schema_arrow, partial(_row_groups, table, stream)
+    if isinstance(path, UrlFile):
+        file = stack.enter_context(pa.PythonFile(path.open(), "r"))
+    else:
+        file = stack.enter_context(pa.memory_map(str(path)))
     is_file = file.read(6) == b"ARROW1"
     file.seek(0)
     reader = stack.enter_context((pa.ipc.open_file if is_file else pa.ipc.open_stream)(file))
     batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
     return reader.schema, lambda names: batches
+
+
+def _row_groups(table: pq.ParquetFile, stream: object, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a Parquet file, a group of them in memory at a time, and of a URL one ahead."""
+    for group in range(table.num_row_groups):
+        if isinstance(stream, RangeFile):
+            more = [one for one in (group, group + 1) if one < table.num_row_groups]
+            stream.fetch_ahead([place for one in more for place in _places(table, one, names)])
+        yield from table.iter_batches(SLICE_ROWS, row_groups=[group], columns=list(names))
+
+
+def _places(table: pq.ParquetFile, group: int, names: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield where the columns of a group of rows begin and end in the file."""
+    rows = table.metadata.row_group(group)
+    for number in range(rows.num_columns):
+        column = rows.column(number)
+        if column.path_in_schema.partition(".")[0] in names:
+            first = min(filter(None, (column.dictionary_page_offset, column.data_page_offset)))
+            yield first, first + column.total_compressed_size
 
 
 def batch_rows(batches: Iterable[Any], schema: Any, name: str, wanted: Columns) -> RawRows:

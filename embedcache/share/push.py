@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from embedcache.cache import Cache
 from embedcache.errors import InputError, RemoteError
+from embedcache.filesystems import Stat
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.share.card import write_card
 from embedcache.share.files import Bundle, Selection, local_corpora, local_teachers
@@ -32,7 +33,7 @@ from embedcache.share.manifest import (
     manifest_name,
     read_manifests,
 )
-from embedcache.share.remote import GRACE, Remote, Stat, object_path
+from embedcache.share.remote import GRACE, Remote, object_path
 from embedcache.share.sign import private_key, sign_manifest, signed_by
 
 TRUSTED = GRACE / 2

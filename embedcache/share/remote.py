@@ -6,14 +6,11 @@ Content is untrusted: every read has a size limit, and objects are checked again
 from __future__ import annotations
 
 import hashlib
-import math
 import threading
 import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -23,34 +20,31 @@ from fsspec.implementations.local import LocalFileSystem
 
 from embedcache.cache_documents import REMOTE_MARKER
 from embedcache.errors import EmbedCacheError, InputError, RemoteError
+from embedcache.filesystems import (
+    PAUSE,
+    RETRIED,
+    TRIES,
+    Stat,
+    open_filesystem,
+    scheme_of,
+    shortly,
+    stat_of,
+)
 from embedcache.fsio import TEMPORARY_PREFIX, sha256_file, spelled_json, temporary_sibling
 from embedcache.share.hub import CARD, DatasetRepository
-from embedcache.share.location import open_filesystem, scheme_of, shortly, url_of
+from embedcache.share.location import url_of
 
 READ_ONLY = ("http", "https")
 RENAMING = ("file", "sftp")
 """Schemes whose files appear while they are written, so they are written aside and renamed."""
-RETRIED = ("http", "https", "sftp")
-"""Schemes whose clients do not try again."""
-TRIES, PAUSE = 3, 3.0
-"""Tries of a call to such a client, and seconds between them."""
 JOBS = 8
 GRACE = 14 * 86_400.0
 """Seconds that an object no manifest lists is kept."""
 _MARKER = spelled_json({"version": 2})
-_TIMES = ("LastModified", "last_modified", "updated", "mtime", "created")
 _RAISED = object()
 
 _T = TypeVar("_T")
 _Item = TypeVar("_Item")
-
-
-@dataclass(frozen=True)
-class Stat:
-    """Size in bytes of a file, and the time it was written, in seconds since 1970 (NaN: unknown)."""
-
-    bytes: int
-    time: float
 
 
 class DamagedError(RemoteError):
@@ -274,16 +268,6 @@ class Remote:
 def object_path(sha256: str) -> str:
     """Return the path of an object on a remote."""
     return f"objects/{sha256[:2]}/{sha256}"
-
-
-def stat_of(info: dict[str, Any]) -> Stat:
-    """Return size and time from a client's description of a file; clients name them differently."""
-    value = next(filter(None, map(info.get, _TIMES)), math.nan)
-    if isinstance(value, str):
-        value = datetime.fromisoformat(value.replace("Z", "+00:00"))
-    if isinstance(value, datetime):
-        value = value.timestamp()
-    return Stat(int(info.get("size") or 0), float(value))
 
 
 class Limit(Callback):  # type: ignore[misc]

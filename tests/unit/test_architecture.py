@@ -17,7 +17,7 @@ LONGEST = 400
 # From the ground up; a module imports from its own floor and from those below it.
 FLOORS = [
     ["errors", "os_errors"],
-    ["lazy", "keys", "pairs", "fsio", "arrow_file", "sizes", "progress", "notebook"],
+    ["lazy", "keys", "pairs", "fsio", "arrow_file", "sizes", "progress", "notebook", "filesystems"],
     ["folders", "codecs", "contract"],
     ["store", "corpus", "teacher", "views"],
     ["scan", "cache_documents"],

@@ -11,8 +11,9 @@ from fsspec.implementations.local import LocalFileSystem
 from sharing import content, digests_of, make_cache, manifests_of, put_manifest
 
 from embedcache.errors import InputError, MissingExtraError, RemoteError
+from embedcache.filesystems import open_filesystem
 from embedcache.share import add_remote, list_remotes, pull, push, remove_remote
-from embedcache.share.location import CONFIG_VARIABLE, checked_url, is_remote, open_filesystem, url_of
+from embedcache.share.location import CONFIG_VARIABLE, checked_url, is_remote, url_of
 
 
 @pytest.fixture(autouse=True)
