@@ -46,6 +46,7 @@ from embedcache.teacher.token_table import TokenTable, table_path
 from embedcache.views.plan import ViewOptions
 
 if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
     from typing_extensions import Required, Unpack
 
     from embedcache.corpus.readers import ReadArguments
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     class BuildArguments(ReadArguments, total=False):
         """Further arguments of ``build``."""
 
-        teacher: Required[str | Path | TeacherOptions | Teacher | TextEncoder]
+        teacher: Required[str | Path | TeacherOptions | SentenceTransformer | Teacher | TextEncoder]
         cache: Required[str | Path]
         name: str | None
         read: ReadOptions
@@ -83,7 +84,7 @@ def build(sources: object, *, dry_run: Literal[True], **arguments: Unpack[BuildA
 def build(
     sources: object,
     *,
-    teacher: str | Path | TeacherOptions | Teacher | TextEncoder,
+    teacher: str | Path | TeacherOptions | SentenceTransformer | Teacher | TextEncoder,
     cache: str | Path,
     name: str | None = None,
     read: ReadOptions = ReadOptions(),  # noqa: B008 - frozen
@@ -104,7 +105,7 @@ def build(
         sources: files, globs or ``-`` for standard input; or texts in memory: strings, dictionaries, a data
             frame, an Arrow table or a dataset.
         teacher: alias, hub id or folder; with ``TeacherOptions`` also its pooling, prompt, length
-            ...; or a teacher or encoder already loaded.
+            ...; or a ``SentenceTransformer``, whose files are meant; or a teacher or encoder already loaded.
         cache: the cache's folder; created if missing.
         name: name of the corpus in the cache; default: from the first source's file name.
         read: columns, format and rows to read; its fields can be given as arguments, as in

@@ -35,6 +35,8 @@ from embedcache.teacher.options import (
 from embedcache.views.plan import ViewOptions
 
 if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
     from embedcache.share.read_through import ReadThrough, RemoteOptions
     from embedcache.teacher.load import Teacher
     from embedcache.teacher.text_encoder import TextEncoder
@@ -60,7 +62,7 @@ class Job:
     def __init__(
         self,
         sources: object,
-        teacher: str | Path | TeacherOptions | Teacher | TextEncoder,
+        teacher: str | Path | TeacherOptions | SentenceTransformer | Teacher | TextEncoder,
         cache: str | Path,
         name: str | None,
         read: ReadOptions,

@@ -20,6 +20,7 @@ from embedcache.errors import ContractMismatchError, CorruptCacheError, InputErr
 from embedcache.fsio import file_state, json_digest, read_sealed_json, write_sealed_json
 from embedcache.lazy import load
 from embedcache.teacher.classifier import logits_name
+from embedcache.teacher.given import is_model, options_of, refuse_other_vectors
 from embedcache.teacher.load import (
     Teacher,
     load_source,
@@ -34,6 +35,8 @@ from embedcache.teacher.resolve import ModelSource, is_local
 from embedcache.teacher.served import ServedEncoder, ServedTeacher, refuse_local_settings
 
 if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
     from embedcache.teacher.text_encoder import TextEncoder
     from embedcache.teacher.token_table import TokenTable
 
@@ -44,7 +47,8 @@ class LazyTeacher:
     """Teacher of a build.
 
     Args:
-        teacher: alias, hub id, folder, options with one of these, a loaded teacher, or an encoder.
+        teacher: alias, hub id, folder, options with one of these, a model of sentence-transformers, a loaded
+            teacher, or an encoder.
         encode: output wanted, and how it is computed.
         derived: the cache's folder of derived files, where contracts are noted; None for a new cache.
 
@@ -59,11 +63,15 @@ class LazyTeacher:
 
     def __init__(
         self,
-        teacher: str | Path | TeacherOptions | Teacher | TextEncoder,
+        teacher: str | Path | TeacherOptions | SentenceTransformer | Teacher | TextEncoder,
         encode: EncodeOptions,
         derived: Path | None = None,
     ) -> None:
-        self._given = TeacherOptions(teacher) if isinstance(teacher, (str, Path)) else teacher
+        model = teacher if is_model(teacher) else None
+        given = teacher if model is None else options_of(model)
+        self._given: TeacherOptions | Teacher | TextEncoder = (
+            TeacherOptions(given) if isinstance(given, (str, Path)) else given
+        )
         check_output(encode.output)
         if isinstance(self._given, TeacherOptions):
             encode = with_quantization(encode, self._given.quantize)
@@ -85,6 +93,8 @@ class LazyTeacher:
             refuse_local_settings(encode)
         elif encode.requests is not None:
             raise InputError("requests: only a served teacher, openai:MODEL@URL, takes it. Leave it out")
+        if model is not None:
+            refuse_other_vectors(model, self.encoder, self.source.spec)
 
     @cached_property
     def encoder(self) -> TextEncoder:
