@@ -61,6 +61,7 @@ MADE, ENCODED, MOVED = "made again", "encoded again", "moved aside"
 LOST, LEFT = "texts missing", "not repaired"
 """Outcomes; the last two need the user."""
 
+_UNKNOWN_ROWS = "its rows cannot be read; the next build encodes what is missing"
 _VECTORS = (Kind.SHARD, Kind.STORE, Kind.CODEBOOK)
 _NO_KEYS = np.empty(0, KEY_DTYPE)
 
@@ -286,7 +287,8 @@ class _Repairer:
                 detail = "identical" if _name(finding) in made else "not identical"
                 self._done(finding, ENCODED, "" if self._dry_run else detail)
             else:
-                self._done(finding, MOVED, "no text lacks a vector without it")
+                known = any(_name(finding) == shard.name for shard in lost)
+                self._done(finding, MOVED, "no text lacks a vector without it" if known else _UNKNOWN_ROWS)
 
     def _clear(self, contract: Contract, paths: set[str]) -> None:
         """Move damaged files of a teacher aside; whole shards of a damaged LMDB file become files."""
@@ -375,7 +377,7 @@ def _plan(lost: Sequence[Shard], corpora: Sequence[Corpus], store: ShardStore) -
     rows_each = max(map(len, chain(store.shards, lost)), default=DEFAULT_SHARD_ROWS)
     # A key may be damaged itself: then its text is among those that lack a vector.
     lost_keys = KeyIndex(all_lost)
-    for _, missing in rows_without_vector(corpora, store):
+    for _, missing in rows_without_vector(corpora, store, lost_keys):
         keys = missing.keys()
         has_begun = len(missing) < missing.distinct or (lost_keys.locate(keys) >= 0).any()
         # The teacher need not have encoded every corpus.

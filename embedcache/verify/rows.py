@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,7 +13,9 @@ from embedcache.corpus.part import ORIGINAL, key_view
 from embedcache.corpus.readers import RowBatch
 from embedcache.corpus.store import ColumnReader
 from embedcache.errors import CorruptCacheError, InputError
+from embedcache.keys import KeyArray
 from embedcache.missing import Locator, MissingRows, is_embedded
+from embedcache.store.base import Positions
 from embedcache.verify.files import first_line
 
 
@@ -50,16 +53,29 @@ def check_rows(corpus: Corpus) -> Iterator[tuple[str, str]]:
         yield DESCRIPTION, "the digests of its columns are not those of the rows"
 
 
-def rows_without_vector(texts: Sequence[Corpus], store: Locator) -> list[tuple[int, MissingRows]]:
+def rows_without_vector(
+    texts: Sequence[Corpus], store: Locator, lost: Locator | None = None
+) -> list[tuple[int, MissingRows]]:
     """Return the corpora and embedded views that lack vectors: number of each, and its rows without one.
 
     Args:
         texts: corpora and views.
         store: the teacher's vectors.
+        lost: those it had before; they too say which views the teacher encoded.
     """
+    had = store if lost is None else _Either(store, lost)
     embedded = (
         (number, MissingRows.of(corpus, store))
         for number, corpus in enumerate(texts)
-        if not isinstance(corpus, View) or is_embedded(corpus, store)
+        if not isinstance(corpus, View) or is_embedded(corpus, had)
     )
     return [(number, missing) for number, missing in embedded if len(missing)]
+
+
+@dataclass(frozen=True)
+class _Either:
+    one: Locator
+    other: Locator
+
+    def locate(self, keys: KeyArray) -> Positions:
+        return np.maximum(self.one.locate(keys), self.other.locate(keys))

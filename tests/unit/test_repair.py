@@ -14,6 +14,7 @@ from check_helpers import (
     SHARD_ROWS,
     TEACHER,
     TEXTS,
+    VIEWS,
     MakeCopy,
     assert_whole,
     content_of,
@@ -208,6 +209,25 @@ def test_only_the_corpora_that_a_teacher_had_encoded_are_encoded_again(
     repaired(cache, encoder)
     assert encoder.rows_encoded == 50 * damaged
     assert content_of(cache) == before
+
+
+@pytest.mark.parametrize("place", ["key", "header"])
+def test_a_view_that_was_embedded_alone_in_a_shard_comes_back_or_is_said_to_be_lost(
+    tmp_path: Path, place: str
+) -> None:
+    cache, encoder = tmp_path / "cache", FakeEncoder(TEACHER)
+    for views in ((), VIEWS):
+        build(TEXTS, teacher=TEACHER, encoder=encoder, cache=cache, name="corpus", views=views)
+    before = content_of(cache)
+    cropped = next(Cache(cache).corpus("corpus").view("crop").iter_keys())
+    paths = {path: path.read_bytes().find(cropped[0].tobytes()) for path in cache.glob(SHARDS)}
+    path, at = max(paths.items(), key=lambda one: one[1])
+    flip(path, at if place == "key" else 4)
+    done = repaired(cache)
+    if place == "key":
+        assert content_of(cache) == before
+    else:
+        assert "the next build encodes what is missing" in done.fixes[0].detail
 
 
 def test_vectors_whose_texts_are_gone_are_named_and_moved_aside(fresh: MakeCopy) -> None:
