@@ -16,13 +16,12 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from embedcache.building.pending import PendingWork
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.cache_documents import CACHE_MARKER, read_origin
 from embedcache.contract import Contract
-from embedcache.corpus.corpus import Corpus, find_texts
+from embedcache.corpus.corpus import Corpus, find_rows, find_texts
 from embedcache.errors import (
     CorruptCacheError,
     EmbedCacheError,
@@ -365,7 +364,7 @@ def _plan(lost: Sequence[Shard], corpora: Sequence[Corpus], store: ShardStore) -
         Keys of each shard to be, in the order of the corpora; number of lost rows whose text no corpus has.
     """
     all_lost = np.concatenate([_NO_KEYS, *(shard.keys for shard in lost)])
-    rows = _find_rows(all_lost, corpora)
+    rows = find_rows(all_lost, corpora)
     ranked, without_text = list[tuple[int, KeyArray]](), 0
     for shard, found in zip(lost, np.split(rows, np.cumsum([*map(len, lost)])[:-1]), strict=False):
         is_missing = store.locate(shard.keys) < 0
@@ -386,17 +385,3 @@ def _plan(lost: Sequence[Shard], corpora: Sequence[Corpus], store: ShardStore) -
             without_text = max(0, without_text - len(keys))
             windows += [keys[start : start + rows_each] for start in range(0, len(keys), rows_each)]
     return windows, without_text
-
-
-def _find_rows(keys: KeyArray, corpora: Sequence[Corpus]) -> NDArray[np.int64]:
-    """Return the first row that holds each key, counted through all corpora; -1 where none does."""
-    index, rows, start = KeyIndex(keys), np.full(len(keys), -1), 0
-    for part in (part for corpus in corpora for part in corpus.iter_keys()):
-        places = index.locate(part)
-        # Of a text in several rows the first is taken: written last.
-        fresh = np.flatnonzero(places >= 0)[::-1]
-        fresh = fresh[rows[places[fresh]] < 0]
-        rows[places[fresh]] = start + fresh
-        start += len(part)
-    # A key that comes twice was found at its first place.
-    return rows[index.locate(keys)]

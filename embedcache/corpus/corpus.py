@@ -323,3 +323,20 @@ def find_texts(keys: KeyArray, corpora: Iterable[Corpus]) -> list[str | None]:
             start += len(part)
     # A key that comes twice is found at its first place.
     return [found.get(place) for place in index.locate(keys).tolist()]
+
+
+def find_rows(keys: KeyArray, corpora: Iterable[Corpus]) -> NDArray[np.int64]:
+    """Return the first row that holds each key, counted through all corpora; -1 where none does.
+
+    Arguments and errors are those of ``find_texts``.
+    """
+    index, rows, start = KeyIndex(keys), np.full(len(keys), -1), 0
+    for part in (part for corpus in corpora for part in corpus.iter_keys()):
+        places = index.locate(part)
+        # Of a text in several rows the first is taken: written last.
+        fresh = np.flatnonzero(places >= 0)[::-1]
+        fresh = fresh[rows[places[fresh]] < 0]
+        rows[places[fresh]] = start + fresh
+        start += len(part)
+    # A key that comes twice was found at its first place.
+    return rows[index.locate(keys)]
