@@ -39,6 +39,7 @@ test-crash: $(READY)
 
 docs: $(READY)
 	$(BIN)/python docs/generate_cli_reference.py
+	$(BIN)/python docs/generate_keywords.py
 	$(BIN)/python docs/generate_papers.py
 	$(BIN)/python docs/generate_tutorial.py
 

@@ -6,7 +6,7 @@ import difflib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -130,13 +130,15 @@ def keyword_options(model: type[BaseModel], settings: Mapping[str, object]) -> d
     """
     options: dict[str, object] = {}
     problems: list[ConfigError] = []
+    lists = {key.path for key in keys(model) if get_origin(key.annotation) is list}
     for name, value in settings.items():
         path = os.fspath(value) if isinstance(value, os.PathLike) else value
         if isinstance(value, Mapping) and name in model.model_fields:
             options |= {f"{name}.{inner}": one for inner, one in value.items()}
             continue
         try:
-            options[full_key(model, name)] = path
+            key = full_key(model, name)
+            options[key] = [path] if isinstance(path, str) and key in lists else path
         except ConfigError as error:
             problems.append(error)
     if problems:

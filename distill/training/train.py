@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from typing_extensions import Unpack
 
 from distill.card import write_card
 from distill.config.finetune import FinetuneConfig
+from distill.config.keywords import FinetuneKeywords, RunKeywords
 from distill.config.models import RunConfig
+from distill.config.signature import with_settings
 from distill.config.sources import keyword_options, load_config
 from distill.device import cpu_threads, make_accelerator, seeded
 from distill.errors import CheckpointError
@@ -120,6 +123,7 @@ def resume(
         return _train(task, folder, watch, facts, before)
 
 
+@with_settings(RunConfig)
 def run(
     cache: str | os.PathLike[str],
     student: str | os.PathLike[str] = "layers:3",
@@ -130,7 +134,7 @@ def run(
     *,
     on_progress: OnProgress | None = None,
     progress: bool | None = None,
-    **settings: Any,
+    **settings: Unpack[RunKeywords],
 ) -> Run:
     """Train a student on the vectors of a cache.
 
@@ -162,6 +166,7 @@ def run(
         return train(load_config(RunConfig, options=options), watch)
 
 
+@with_settings(FinetuneConfig)
 def finetune(
     start: str | os.PathLike[str],
     *,
@@ -171,7 +176,7 @@ def finetune(
     out: str | Path | None = None,
     on_progress: OnProgress | None = None,
     progress: bool | None = None,
-    **settings: Any,
+    **settings: Unpack[FinetuneKeywords],
 ) -> Run:
     """Fine-tune a student, or any encoder, on texts; one of the three files is given.
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+import pydoc
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+import distill
 from distill.config.base import keys
 from distill.config.finetune import FinetuneConfig
 from distill.config.models import RunConfig
@@ -182,6 +185,26 @@ def test_values_that_do_not_fit_are_refused(options, key):
     with pytest.raises(ConfigError) as caught:
         config(**options)
     assert caught.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("function", "model"), [(distill.run, RunConfig), (distill.finetune, FinetuneConfig)]
+)
+def test_the_help_of_a_training_lists_every_setting_with_type_default_and_text(function, model):
+    parameters = inspect.signature(function).parameters
+    page = pydoc.render_doc(function, renderer=pydoc.plaintext)
+    left = {key.path for key in keys(model)}
+    for name in parameters.keys() - {"on_progress", "progress"}:
+        left.discard("student.spec" if name == "student" else full_key(model, name))
+    assert left <= {"loss.name", "loss.settings"}
+    key = next(key for key in keys(model) if key.path == "training.batch_size")
+    assert f"batch_size (int | None): {key.text}" in page
+    assert "batch_size: 'int | None' = None" in page
+    assert parameters["warmup"].default == model.model_fields["optimizer"].default.warmup
+
+
+def test_a_single_word_stands_for_a_list_of_one():
+    assert keyword_options(RunConfig, {"view": "crop"}) == {"training.views": ["crop"]}
 
 
 def test_keywords_are_short_names_keys_or_groups():

@@ -110,9 +110,10 @@ def test_the_reader_of_the_storage_format_reads_a_cache(tmp_path: Path, codec: s
         reader["vectors"](cache.folder, teacher.contract.id)
 
 
-def test_the_command_reference_is_current() -> None:
+@pytest.mark.parametrize("script", ["generate_cli_reference.py", "generate_keywords.py"])
+def test_what_is_generated_is_current(script: str) -> None:
     # In a separate process, because a command keeps the help option of its first caller.
-    command = [sys.executable, str(ROOT / "docs" / "generate_cli_reference.py"), "--check"]
+    command = [sys.executable, str(ROOT / "docs" / script), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
