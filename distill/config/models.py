@@ -25,6 +25,7 @@ from distill.config.base import (
     default_held_out,
     setting,
 )
+from distill.students.spec import default_loss
 from embedcache.sizes import parse_size
 
 ONLINE = "online"
@@ -74,8 +75,9 @@ class LossConfig(StrictConfig):
     """
 
     name: str = setting(
-        "mse",
-        "name of a loss ('distill list losses'), or package.module:Class, or file.py:Class",
+        ...,
+        "name of a loss ('distill list losses'), or package.module:Class, or file.py:Class; "
+        "default: what did best for the kind of student",
         option="--loss",
         common=True,
         metavar="NAME",
@@ -347,12 +349,23 @@ class RunConfig(StrictConfig):
     overwrite: bool = OVERWRITE
     seed: Seed = SEED
     student: StudentConfig = StudentConfig()
-    loss: LossConfig = LossConfig()
+    loss: LossConfig
     optimizer: OptimizerConfig = OptimizerConfig()
     training: TrainingConfig = TrainingConfig()
     stream: StreamConfig = StreamConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     tracking: TrackingConfig = TrackingConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _choose_loss(cls, values: object) -> object:
+        if not isinstance(values, dict):
+            return values
+        loss, student = values.get("loss", {}), values.get("student", {})
+        if not isinstance(loss, dict) or "name" in loss:
+            return values
+        spec = student.get("spec") if isinstance(student, dict) else None
+        return {**values, "loss": {**loss, "name": default_loss(str(spec or StudentConfig().spec))}}
 
     @property
     def online(self) -> bool:

@@ -54,11 +54,13 @@ class StudentKind:
             keys of ``KIND:KEY=VALUE,...``; a function without any reads ``spec.argument``.
         form: form of a spec.
         summary: one line for lists.
+        loss: default of ``--loss``; chosen by the table at the head of ``docs/losses.md``.
     """
 
     function: str
     form: str
     summary: str
+    loss: str = "mse"
 
 
 KINDS = {
@@ -83,6 +85,9 @@ KINDS = {
         "one vector a token, a text is their weighted mean; no attention",
     ),
 }
+
+FOREIGN_LOSS = "ckd"
+"""Default of ``--loss`` for models that were not made from the teacher."""
 
 _TYPES: dict[str, TypeAdapter[Any]] = {
     "int": TypeAdapter(PositiveInt),
@@ -135,6 +140,12 @@ class StudentSpec:
 def is_from_teacher(text: str) -> bool:
     """Return whether a spec names a student that is built from its teacher, valid or not."""
     return ":" in text and not Path(text).expanduser().exists()
+
+
+def default_loss(text: str) -> str:
+    """Return the loss that students of a spec are trained with where none is given."""
+    kind = text.partition(":")[0] if is_from_teacher(text) else ""
+    return KINDS[kind].loss if kind in KINDS else FOREIGN_LOSS
 
 
 def parse_spec(text: str) -> StudentSpec:

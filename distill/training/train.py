@@ -127,7 +127,7 @@ def resume(
 def run(
     cache: str | os.PathLike[str],
     student: str | os.PathLike[str] = "layers:3",
-    loss: str | Mapping[str, Any] = "mse",
+    loss: str | Mapping[str, Any] | None = None,
     teacher: str | Sequence[str] | None = None,
     corpus: str | None = None,
     out: str | Path | None = None,
@@ -141,7 +141,8 @@ def run(
     Args:
         cache: folder of the cache, the opened cache, or name or URL of a remote.
         student: short name, hub id, folder, or form such as ``layers:3``.
-        loss: name of a loss, or its name and settings: ``{"name": "simtde", "alpha": 0.2}``.
+        loss: name of a loss, or its name and settings: ``{"name": "simtde", "alpha": 0.2}``; default: what
+            did best for the kind of student.
         teacher: teacher in the cache, or several; default: the only one.
         corpus: corpus in the cache; default: the only one.
         out: folder of the run; default: ``runs/CORPUS-STUDENT-LOSS``.
@@ -241,6 +242,8 @@ def _train(
         _refuse_other_data(before, record)
     save_best = partial(save_student, student.kept, folder, student.classifier)
     trainer = Trainer(work, config, accelerator, folder, save_best)
+    if isinstance(config, RunConfig):
+        tell(on_progress, f"loss {config.loss.name}, learning rate {config.optimizer.lr:g}")
     # From here on files are written; everything that can be refused has been.
     with (
         locked(folder) if is_first else nullcontext(),

@@ -73,7 +73,9 @@ def test_every_option_changes_its_key_and_no_other(tmp_path):
     for key in OPTIONS:
         words, value = sample(key)
         assert before[key.path] != value
-        others = {"teacher": ["a", "b"]} if key.path == "teacher_weights" else {}
+        others = {"teacher_weights": {"teacher": ["a", "b"]}, "student.spec": {"loss.name": "ckd"}}.get(
+            key.path, {}
+        )
         own = [] if key.path == "cache" else ["--cache", "c"]
         assert dumped(*own, *words) == {**before, **others, key.path: value}, key.option
     # Options that are not given leave a file as it is, and what is dumped is a file.
@@ -169,7 +171,7 @@ def test_the_summary_names_the_student_and_the_next_commands(built_cache, tmp_pa
     command = quick(built_cache, tmp_path / "run", "--where", "row >= 60", "--held-out", HELD_OUT)
     code, out, err = run_main(monkeypatch, capsys, *command)
     assert code == 0
-    assert err == "100 of 160 rows selected by --where\n"
+    assert err.splitlines() == ["100 of 160 rows selected by --where", "loss mse, learning rate 0.0007"]
     for part in (
         f'SentenceTransformer("{tmp_path / "run" / "best"}")',
         f"distill eval {tmp_path / 'run'} --suite fidelity",

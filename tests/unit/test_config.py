@@ -18,6 +18,7 @@ from distill.config.sources import full_key, keyword_options, load_config
 from distill.config.tree import flat
 from distill.errors import ConfigError
 from distill.losses.registry import get_loss
+from distill.students.spec import default_loss
 
 MODELS = (RunConfig, FinetuneConfig)
 
@@ -163,6 +164,13 @@ def test_the_loss_decides_unset_options(loss):
     found = config(**{"loss.name": loss}).resolved(1000)
     assert (found.optimizer.lr, found.training.batch_size) == (get_loss(loss).lr, get_loss(loss).batch_size)
     assert found.loss.settings == get_loss(loss).defaults
+
+
+@pytest.mark.parametrize("spec", ["layers:3", "compact:e=16", "static:dim=8", "narrow:h=8", "bert-tiny"])
+def test_the_kind_of_student_decides_the_loss_unless_it_is_given(spec):
+    chosen = config(**{"student.spec": spec, "loss.duplicates": "keep"}).loss
+    assert (chosen.name, chosen.settings) == (default_loss(spec), {"duplicates": "keep"})
+    assert config(**{"student.spec": spec, "loss.name": "seed"}).loss.name == "seed"
 
 
 def test_a_run_is_evaluated_about_twenty_times():
