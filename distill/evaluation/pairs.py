@@ -214,6 +214,6 @@ def score_sets(
         figures[one.name] = score_set(one, [vectors(column) for column in one.texts])
         found += skipped_note(one.label or one.name, one.skipped)
         if repeats := count_repeats(one.items):
-            found.append(f"{one.label or one.name}: {repeats} rows occur before, each counts")
+            found.append(f"{one.label or one.name}: {repeats} repeated rows, each counted")
     settings = {**facts.pop("settings", {}), "sentences": len(vectors)}
     return SuiteResult(figures, notes=tuple(found), settings=settings, **facts)

@@ -121,7 +121,7 @@ class Probe:
             lines.append(f"{unknown} labels of scored examples occur in none to learn from: counted as wrong")
         for part, examples in self.parts.items():
             if repeats := count_repeats(examples.texts):
-                lines.append(f"{part}: {repeats} of {len(examples)} examples occur before")
+                lines.append(f"{part}: {repeats} of {len(examples)} examples are repeated")
         if self.scored is not self.learnt:
             known = {tuple(map(plain_text, texts)) for texts in self.learnt.texts}
             if leaked := sum(tuple(map(plain_text, texts)) in known for texts in self.scored.texts):

@@ -50,7 +50,7 @@ def test_missing_sets_are_named_and_repeated_pairs_counted(tmp_path: Path) -> No
     write_tsv(tmp_path / "stsb_test.tsv", HEADER, [("x", i % 3, f"a{i % 4}", "b") for i in range(8)])
     result = get_suite("sts").run(Counted(), tmp_path, SuiteOptions())
     assert set(result.missing) == set(STS_SETS) - {"stsb"}
-    assert any("4" in note and "occur before" in note for note in result.notes)
+    assert any("4" in note and "repeated" in note for note in result.notes)
     assert count_repeats([("A  b", "c"), ("c", "a B"), ("a", "c")]) == 1
 
 
