@@ -25,7 +25,8 @@ from typing import Any
 import torch
 
 import embedcache
-from distill.config.models import OptimizerConfig, TrainingConfig
+from distill.config.models import TrainingConfig
+from distill.config.training import OptimizerConfig
 from distill.data.collate import Batch, pad_texts
 from distill.data.dataset import open_rows
 from distill.data.loader import Loader

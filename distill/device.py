@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from distill.config.models import LoopConfig
+from distill.config.training import LoopConfig
 from distill.errors import ConfigError
 from embedcache.teacher.inference import has_fast_bfloat16
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from embedcache.errors import for_caller
+
 
 class DistillError(Exception):
     """Base of every error raised on purpose; ``exit_code`` is what the command line exits with.
@@ -21,7 +23,7 @@ class DistillError(Exception):
         self.key = key
 
     def __str__(self) -> str:
-        message = super().__str__()
+        message = for_caller(super().__str__())
         return message if self.key is None else f"{self.key}: {message}"
 
 

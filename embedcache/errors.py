@@ -2,10 +2,59 @@
 
 Each subclasses ``EmbedCacheError`` and the builtin a caller would expect, and its message says what was
 found, what was expected and what to do. The command line prints the message alone and exits with
-``exit_code``: 2 where the user can mend the input, 1 where something failed underneath.
+``exit_code``: 2 where the user can mend the input, 1 where something failed underneath. Messages are written
+with the command line's options; a caller in Python reads the names of arguments instead.
 """
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# Of the process, as threads make messages too.
+_callers = ["Python"]
+_COMMAND_OR_OPTION = re.compile(
+    r"'(?:embedcache|distill) [^']*'|(?<![\w-])--([a-z][a-z0-9-]*)(?:=| (?=[\d/]|[A-Z][A-Z_,|]*\b))?"
+)
+_ARGUMENTS = {
+    "teacher-name": "TeacherOptions.name",
+    "prompt-name": "TeacherOptions.prompt_name",
+    "teacher-arg": "TeacherOptions.arguments",
+    "trust-remote-code": "TeacherOptions.trust_remote_code",
+    "language": "ViewOptions.language",
+    "translator": "ViewOptions.translators",
+    "part": "EncodeOptions.part",
+    "skip-manifest": "skip_manifests",
+}
+
+
+@contextmanager
+def naming_options() -> Iterator[None]:
+    """Let messages name options of the command line, as long as the block lasts."""
+    _callers.append("command line")
+    try:
+        yield
+    finally:
+        _callers.pop()
+
+
+def for_caller(message: str) -> str:
+    """Return a message with its options named as the caller gives them.
+
+    >>> for_caller("two teachers: give --teacher NAME, or run 'embedcache rm teacher NAME --cache C'")
+    "two teachers: give teacher=NAME, or run 'embedcache rm teacher NAME --cache C'"
+    """
+    return message if _callers[-1] != "Python" else _COMMAND_OR_OPTION.sub(_argument, message)
+
+
+def _argument(found: re.Match[str]) -> str:
+    if found[1] is None:
+        return found[0]
+    name = _ARGUMENTS.get(found[1], found[1].replace("-", "_"))
+    if name in ("overwrite", "append", "again", "token_embeddings"):
+        return f"{name}=True"
+    return name if found[0].endswith(found[1]) else f"{name}="
 
 
 class EmbedCacheError(Exception):
@@ -15,8 +64,8 @@ class EmbedCacheError(Exception):
 
     # FileNotFoundError would print as "[Errno ...]", and KeyError as the repr of the message.
     def __str__(self) -> str:
-        """Return the message alone."""
-        return str(self.args[0]) if self.args else ""
+        """Return the message alone, for the caller."""
+        return for_caller(str(self.args[0])) if self.args else ""
 
 
 class InputError(EmbedCacheError, ValueError):

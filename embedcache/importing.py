@@ -225,7 +225,7 @@ def _contract(
         )
         return lazy, lazy.name, lazy.contract
     if name is None:
-        raise InputError("a contract has no name: give --teacher-name")
+        raise InputError("a contract has no name: give the teacher one")
     if not isinstance(contract, Contract):
         contract = contract_in(Path(str(contract)).expanduser())
     return None, name, contract

@@ -16,7 +16,7 @@ from distill.config.base import (
     default_held_out,
     setting,
 )
-from distill.config.models import (
+from distill.config.training import (
     OVERWRITE,
     SEED,
     LoopConfig,

@@ -130,7 +130,8 @@ def keyword_options(model: type[BaseModel], settings: Mapping[str, object]) -> d
     """
     options: dict[str, object] = {}
     problems: list[ConfigError] = []
-    lists = {key.path for key in keys(model) if get_origin(key.annotation) is list}
+    # One teacher and a list of one are written differently in records.
+    lists = {key.path for key in keys(model) if get_origin(key.annotation) is list} - {"teacher"}
     for name, value in settings.items():
         path = os.fspath(value) if isinstance(value, os.PathLike) else value
         if isinstance(value, Mapping) and name in model.model_fields:

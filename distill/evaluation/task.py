@@ -179,7 +179,7 @@ def require_data(suite: Suite, data: Path | None) -> None:
     if data is None and suite.files:
         raise DataError(
             f"the {suite.name} suite needs a folder of test files: give --data DIR, or --pairs FILE with "
-            "pairs of your own, or --suite fidelity, which takes held-out texts"
+            "pairs of your own, or --suite=fidelity, which takes held-out texts"
         )
     if data is not None and not data.is_dir():
         missing = describe_missing(str(data.absolute()))

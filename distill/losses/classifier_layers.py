@@ -63,7 +63,7 @@ class PKDLoss(DistillLoss):
             raise ConfigError(
                 f"pkd: {len(student_widths) - 1} layers of {student_widths[-1]} against the teacher's of "
                 f"{teacher_widths[-1]}; take a student of two layers or more that is as wide as its teacher, "
-                "such as layers:6, or --loss tinybert"
+                "such as layers:6, or --loss=tinybert"
             )
 
     @classmethod

@@ -87,7 +87,7 @@ class SimTDELoss(DistillLoss):
 @register_loss(
     "lmx-kd",
     summary="squared error to the teacher's vector, and to its layers through learned matrices: needs the "
-    "live teacher (--teacher online)",
+    "live teacher (--teacher=online)",
     targets="as they are",
     inside="layers",
 )

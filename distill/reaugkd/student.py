@@ -118,7 +118,7 @@ class StudentFolder:
         if self.record is not None and self.record.loss in _WITHOUT_NEIGHBOURS:
             raise DataError(
                 f"loss {self.record.loss} of {self.title} does not bring its vectors near the teacher's, so "
-                "it has no neighbours: train a student with --loss reaugkd"
+                "it has no neighbours: train a student with --loss=reaugkd"
             )
         found: dict[str, object] = {"labels": origin.labels, "dimension": dimension}
         wanted: dict[str, object] = {"labels": self.head.labels, "dimension": self.head.dimension}
@@ -195,7 +195,7 @@ def open_student_folder(spec: str | Path) -> StudentFolder:
     head = ClassifierHead.read(folder)
     if head is None:
         raise DataError(
-            f"{folder} has no classifier: train one with 'distill finetune --labels' or '--loss kd'"
+            f"{folder} has no classifier: train one with 'distill finetune --labels' or --loss=kd"
         )
     record = read_record(run) if run else None
     if run and record is None:

@@ -202,7 +202,7 @@ def _add_head(model: SentenceTransformer, dimension: int, head: Head, seed: int)
     width = _width(model)
     if width != dimension and head == "none":
         raise StudentError(
-            f"the student's vectors have {width} dimensions, its targets {dimension}: use --head linear "
+            f"the student's vectors have {width} dimensions, its targets {dimension}: use --head=linear "
             f"(or auto), or a student of width {dimension}"
         )
     if head in ("linear", "tanh") or width != dimension:
@@ -246,7 +246,7 @@ def without_head(model: SentenceTransformer) -> SentenceTransformer:
     modules = [module for module in model if not hasattr(module, _ADDED)]
     if len(modules) == len(model):
         raise StudentError(
-            "no head was added to this student; leave it out, or use --head linear", "student.drop_head"
+            "no head was added to this student; leave it out, or use --head=linear", "student.drop_head"
         )
     bare = SentenceTransformer(modules=modules, device=str(model.device))
     bare.prompts, bare.default_prompt_name = {}, None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from distill.config.models import OptimizerConfig
+from distill.config.training import OptimizerConfig
 from distill.errors import ConfigError
 
 

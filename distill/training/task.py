@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distill.config.finetune import FinetuneConfig
-from distill.config.models import RunConfig, SelectionConfig
+from distill.config.models import RunConfig
+from distill.config.training import SelectionConfig
 from distill.data.source import Source
 from distill.errors import ConfigError, StudentError
 from distill.reaugkd.head import LabelHead

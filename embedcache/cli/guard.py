@@ -11,6 +11,7 @@ from collections.abc import Callable
 import click
 
 from embedcache.cli.tables import printable
+from embedcache.errors import naming_options
 
 INTERRUPTED = 130
 
@@ -41,6 +42,16 @@ def guarded(
         domain_errors: errors raised on purpose; each has an ``exit_code``.
         before_printing: called before an error is printed.
     """
+    with naming_options():
+        _guarded(group, name, domain_errors, before_printing)
+
+
+def _guarded(
+    group: click.Group,
+    name: str,
+    domain_errors: tuple[type[Exception], ...],
+    before_printing: Callable[[], None],
+) -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     _signals.clear()
     # Processes in the background ignore Ctrl-C.

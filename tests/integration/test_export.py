@@ -211,7 +211,7 @@ def test_the_command_writes_beside_the_model_and_replaces_only_an_earlier_export
     assert "largest difference" in text
     assert (out / "onnx" / "model.onnx").is_file()
     (out / "mark").write_text("")
-    assert "--overwrite" in export()[1]
+    assert "overwrite=True" in export()[1]
     assert (out / "mark").exists()
     assert export("--overwrite")[0] == 0
     assert not (out / "mark").exists()

@@ -141,9 +141,9 @@ def test_a_missing_or_damaged_file_is_refused(tmp_path):
     whole = (tmp_path / TARGETS).read_bytes()
     for length in (0, 20, len(whole) - 1):
         (tmp_path / TARGETS).write_bytes(whole[:length])
-        with pytest.raises(DataError, match="--teacher"):
+        with pytest.raises(DataError, match="teacher"):
             Combination.load(tmp_path)
     for metadata in (None, {"targets": "[]"}, {"targets": "{}"}):
         save_file({"projection": np.zeros((5, 2), np.float32)}, tmp_path / TARGETS, metadata)
-        with pytest.raises(DataError, match="--teacher"):
+        with pytest.raises(DataError, match="teacher"):
             Combination.load(tmp_path)

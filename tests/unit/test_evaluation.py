@@ -205,7 +205,7 @@ def test_vectors_without_a_direction_are_an_error_that_names_the_sentence(
         ({"suite": "no_such_module:f"}, "no_such_module"),
         ({"data": "nowhere"}, "nowhere"),
         ({"limit": 3}, "limit"),
-        ({"cache": "c"}, "--teacher"),
+        ({"cache": "c"}, "give teacher"),
         ({"teacher": "nosuch"}, "no run or model 'nosuch': expected a run's folder"),
     ],
 )
@@ -304,7 +304,7 @@ def test_a_plain_model_is_evaluated_with_the_pooling_asked_for_and_a_run_with_it
     assert plain.identity() == mean.identity() != cls.identity()
     assert np.abs(cls.encode(["a", "b"]) - mean.encode(["a", "b"])).max() > 1e-3
     for spec in (runs / "mse-seed0", f"cache:{built_cache}"):
-        with pytest.raises(DataError, match="--pooling"):
+        with pytest.raises(DataError, match="pooling"):
             open_model(spec, pooling="cls")
 
 

@@ -480,7 +480,7 @@ def test_a_configuration_that_cannot_be_used_says_why(settings, message):
         ({"limit": 1}, DataError, "1 usable rows"),
         ({"dev": "missing.tsv"}, InputError, "does not exist"),
         ({"labels": {"dev_rows": ["split=test"]}}, ConfigError, "test set"),
-        ({"labels": {"dev_rows": ["split=dev"]}}, ConfigError, "trained on as well.*--rows split=train"),
+        ({"labels": {"dev_rows": ["split=dev"]}}, ConfigError, "trained on as well.*rows split=train"),
         ({"labels": {"rows": ["label=none"]}}, DataError, "'none' alone"),
         ({"labels": {"held_out": 0.01}}, DataError, "2 labelled rows"),
         ({"labels": {"held_out": 0, "patience": 2}}, ConfigError, "patience"),
@@ -508,7 +508,7 @@ def test_a_start_is_neither_mistyped_nor_replaced(given, tmp_path):
         small(typo, tmp_path / "out", triples=given.triples)
     with pytest.raises(ConfigError, match="the student comes from"):
         small(given.stage1.folder, given.stage1.folder, triples=given.triples, overwrite=True)
-    with pytest.raises(ConfigError, match="--overwrite"):
+    with pytest.raises(ConfigError, match="overwrite"):
         small(given.stage1.folder, given.learnt.folder, triples=given.triples)
     assert given.stage1.best.is_dir()
 

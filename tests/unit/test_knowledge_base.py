@@ -133,7 +133,7 @@ def test_the_same_rows_give_the_same_bytes_and_a_base_is_not_replaced_unasked(ru
     build_base(run, cache.folder, texts=True)
     first = contents(run)
     assert set(first) == {HEADER, INDEX, ROWS, TEXTS_FILE}
-    with pytest.raises(ConfigError, match="--overwrite"):
+    with pytest.raises(ConfigError, match="overwrite"):
         build_base(run, cache.folder)
     build_base(run, cache.folder, texts=True, overwrite=True)
     assert contents(run) == first
@@ -266,7 +266,7 @@ def test_another_width_is_refused_and_a_copied_folder_needs_a_teacher(tmp_path, 
     build_base(run, cache.folder)
     copy = Path(shutil.copytree(run / BEST, tmp_path / "copy"))
     assert len(open_student_folder(copy).base()) == len(KEPT)
-    with pytest.raises(ConfigError, match="--teacher"):
+    with pytest.raises(ConfigError, match="teacher"):
         build_base(copy, cache.folder, overwrite=True)
     head(width=9).write(copy)
     with pytest.raises(DataError, match="dimension 8 -> 9"):
@@ -292,10 +292,10 @@ def test_held_out_rows_come_with_the_labels_of_the_corpus(tmp_path, run, cache):
     assert rows.texts == HELD[1:]
     assert rows.described.startswith("1 of 14")
     shutil.rmtree(cache.folder)
-    with pytest.raises(DataError, match="--cache"):
+    with pytest.raises(DataError, match="cache"):
         held_out_rows(open_student_folder(run))
     (run / HELD_OUT).unlink()
-    with pytest.raises(DataError, match="--data FILE"):
+    with pytest.raises(DataError, match="data=FILE"):
         held_out_rows(open_student_folder(run), changed.folder)
 
 

@@ -196,7 +196,7 @@ def test_the_command_takes_files_and_columns_and_says_what_is_wrong_before_a_mod
     run = CliRunner().invoke
     result = run(cli, ["eval", str(tmp_path / "no-model"), "--pairs", str(path)])
     assert "cannot tell which columns" in str(result.exception)
-    assert "--columns" in str(result.exception)
+    assert "columns=A,B,SCORE" in str(result.exception)
     result = run(cli, ["eval", str(tmp_path / "no-model"), "--columns", "l,r,s"])
     assert "give pairs" in str(result.exception)
     result = run(cli, ["eval", str(tmp_path / "no-model"), "--pairs", str(path), "--columns", "l,r,s"])

@@ -177,7 +177,7 @@ def test_combined_targets_come_back_bit_for_bit(two_teachers, tmp_path, whole_ru
 def test_the_command_that_began_a_run_refuses_to_lose_its_checkpoint(views_cache, tmp_path, whole_runs):
     folder = interrupted(views_cache, tmp_path / "run", 3, **CKD, checkpoint_every=2)
     before = (folder / CHECKPOINT).read_bytes()
-    with pytest.raises(ConfigError, match=r"resume it with 'distill run --resume .*--overwrite"):
+    with pytest.raises(ConfigError, match=r"resume it with 'distill run --resume .*overwrite=True"):
         small_run(views_cache, folder, **CKD)
     assert (folder / CHECKPOINT).read_bytes() == before
     assert_alike(small_run(views_cache, folder, **CKD, overwrite=True), whole_runs(CKD))
@@ -278,7 +278,7 @@ def test_a_damaged_checkpoint_is_refused(views_cache, tmp_path, damage):
     folder = interrupted(views_cache, tmp_path / "run", 3, **CKD, checkpoint_every=1)
     path = folder / CHECKPOINT
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(CheckpointError, match=r"not a checkpoint that this version can resume.*--overwrite"):
+    with pytest.raises(CheckpointError, match=r"not a checkpoint that this version can resume.*overwrite"):
         resume(folder)
     assert path.exists()
 

@@ -201,7 +201,7 @@ def test_a_teacher_that_changed_since_the_build_is_refused(local_teacher, tmp_pa
     folder, cache = local_teacher
     shutil.rmtree(folder)
     tiny_encoder(folder, layers=4, seed=77)
-    with pytest.raises(ContractMismatchError, match=r"weights .* -> .*--teacher-model") as caught:
+    with pytest.raises(ContractMismatchError, match=r"weights .* -> .*teacher_model") as caught:
         small_run(cache, tmp_path / "run", held_out=0)
     assert set(caught.value.differences) == {"weights"}
     assert not (tmp_path / "run").exists()
@@ -214,7 +214,7 @@ def test_a_teacher_that_is_not_here_is_asked_for(local_teacher, tmp_path):
     shutil.rmtree(cache / "derived")
     with pytest.raises(
         TeacherError,
-        match=rf"needs the weights of .*'{folder.name}'.*--teacher-model",
+        match=rf"needs the weights of .*'{folder.name}'.*teacher_model",
     ):
         small_run(cache, tmp_path / "run", held_out=0)
     assert not (tmp_path / "run").exists()
@@ -295,7 +295,7 @@ def test_a_finished_run_is_not_replaced_unasked_and_kept_until_the_new_one_is_fi
     out.mkdir()
     first = (small_run(built_cache, out).best / "model.safetensors").read_bytes()
     (out / "old.txt").write_text("old")
-    with pytest.raises(ConfigError, match="--overwrite"):
+    with pytest.raises(ConfigError, match="overwrite"):
         small_run(built_cache, out, seed=1)
 
     def stop(progress):

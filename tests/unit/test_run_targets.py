@@ -107,7 +107,7 @@ def test_a_run_that_lost_its_targets_file_says_so(combined, tmp_path):
     broken = tmp_path / "broken"
     shutil.copytree(combined.folder, broken)
     (broken / "targets.safetensors").unlink()
-    with pytest.raises(DataError, match=r"targets\.safetensors.*--teacher"):
+    with pytest.raises(DataError, match=r"targets\.safetensors.*teacher"):
         distill.evaluate(broken, suite="fidelity", device="cpu")
 
 

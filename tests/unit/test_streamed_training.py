@@ -282,11 +282,11 @@ def test_several_teachers_share_windows(remote, source, settings, monkeypatch, t
 def test_a_limit_that_is_too_small_is_refused(source, remote, settings, tmp_path):
     """Two windows need room, each of a shard or more and the first of all rows that are held out."""
     size = shard_size(source, "tiny")
-    with pytest.raises(ConfigError, match="--cache-limit") as refused:
+    with pytest.raises(ConfigError, match="cache_limit") as refused:
         small_run(remote, tmp_path / "a", **{**settings, "cache_limit": int(1.99 * size)})
-    (advised,) = re.findall(r"give --cache-limit (\S+) or more", str(refused.value))
+    (advised,) = re.findall(r"give cache_limit=(\S+) or more", str(refused.value))
     assert size < parse_size(advised) < 3 * size
-    with pytest.raises(DataError, match="--cache-limit"):
+    with pytest.raises(DataError, match="cache_limit"):
         small_run(remote, tmp_path / "a", **{**settings, "held_out": 40})
 
 

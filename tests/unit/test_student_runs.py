@@ -50,11 +50,11 @@ def test_a_student_learns_keeps_its_notes_and_resumes_with_the_same_weights(cach
     start = small_run(cache, tmp_path / "start", student=spec, max_steps=1, lr=1e-9)
     assert run.result.final_loss < start.result.final_loss
     notes = [progress.text for progress in seen if progress.phase == "note"]
-    assert notes == run.record.notes
-    assert "parameters" in notes[-1]
+    assert notes == [*run.record.notes, "loss mse, learning rate 0.005"]
+    assert "parameters" in notes[-2]
     assert any(note.startswith("vocabulary") for note in notes) == ("vocab" in spec)
     card = (run.best / "README.md").read_text(encoding="utf-8")
-    assert all(text in card for text in (*notes, spec))
+    assert all(text in card for text in (*run.record.notes, spec))
     vectors = SentenceTransformer(str(run.best), device="cpu").encode([*TEXTS[:5], "", "漢字"])
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
 
@@ -65,7 +65,7 @@ def test_a_student_learns_keeps_its_notes_and_resumes_with_the_same_weights(cach
     with pytest.raises(Stop):
         small_run(cache, tmp_path / "cut", **settings, on_progress=stop)
     resumed = resume(tmp_path / "cut", threads=1)
-    assert (resumed.resumed, resumed.record.notes) == (2, notes)
+    assert (resumed.resumed, resumed.record.notes) == (2, run.record.notes)
     found, wanted = (arrays(one.best) for one in (resumed, run))
     assert found.keys() == wanted.keys()
     assert all(found[name].tobytes() == wanted[name].tobytes() for name in wanted)

@@ -168,7 +168,7 @@ def test_a_saved_student_opens_with_every_bit_and_its_teacher_is_left_as_it_was(
 
 def test_a_head_bridges_widths_and_is_added_to_equal_ones_on_request(teacher, narrow, plain):
     assert names(make(narrow, teacher)) == HEAD
-    with pytest.raises(StudentError, match="--head linear"):
+    with pytest.raises(StudentError, match="head=linear"):
         make(narrow, teacher, head="none")
     heads = {head: "Dense" in names(make(plain, teacher, head=head)) for head in ("auto", "none", "tanh")}
     assert heads == {"auto": False, "none": False, "tanh": True}

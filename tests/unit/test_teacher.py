@@ -396,10 +396,10 @@ def test_a_damaged_folder_is_one_error(folder: Path, damage: str) -> None:
         ({"device": "abacus"}, "abacus"),
         ({"prompt_name": "query"}, "no prompts"),
         ({"task": "query"}, "takes no task"),
-        ({"arguments": ["model.dtype=float32"]}, "--compute-dtype"),
+        ({"arguments": ["model.dtype=float32"]}, "use compute_dtype"),
         ({"arguments": ["model.attn_implementation=eager"]}, "identity"),
         ({"arguments": ["add_eos_token=true"]}, "tokenizer.K=V"),
-        ({"name": "a/b"}, "--teacher-name"),
+        ({"name": "a/b"}, "TeacherOptions.name"),
     ],
     ids=str,
 )

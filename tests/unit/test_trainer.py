@@ -412,7 +412,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_names_the_step(
 )
 def test_running_out_of_memory_names_the_batch_size(built_cache, tmp_path, monkeypatch, error):
     monkeypatch.setattr(Trainer, "_step", Mock(side_effect=error))
-    with pytest.raises(TrainingError, match=r"at step 1 with batches of 32 rows: lower --batch-size"):
+    with pytest.raises(TrainingError, match=r"at step 1 with batches of 32 rows: lower batch_size"):
         small_run(built_cache, tmp_path / "run", batch_size=32)
 
 

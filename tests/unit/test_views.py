@@ -349,7 +349,7 @@ def test_a_language_that_a_translator_does_not_know_is_an_error_with_near_ones(
     folder = str(view_helpers.multilingual(tmp_path / family, family))
     spec = f"translation:{pair.partition('-')[2]}"
     (view,) = plan_views(ViewOptions([spec], translators={pair: folder}, device="cpu"))
-    with pytest.raises(InputError, match=rf"near: .*{near}.*--language"):
+    with pytest.raises(InputError, match=rf"near: .*{near}.*ViewOptions.language"):
         view.maker([])
 
 
@@ -410,7 +410,7 @@ def test_damage_is_found_and_replacing_repairs_it(corpus: Corpus, name: str) -> 
     path = sorted((corpus.folder / "views" / "crop").glob(name))[0]
     data = path.read_bytes()
     path.write_bytes(data[:-40] + bytes([data[-40] ^ 1]) + data[-39:])
-    with pytest.raises(CorruptCacheError, match=rf"crop.*--cache {corpus.folder.parent.parent}'"):
+    with pytest.raises(CorruptCacheError, match=rf"crop.*cache {corpus.folder.parent.parent}'"):
         corpus.view("crop").texts()
     crop(corpus, replace=True)
     assert content(corpus.folder) == before
