@@ -114,9 +114,9 @@ def _remedy(found: Sequence[str], option: str) -> str:
     option = f"--{option.removeprefix('--').replace('_', '-')}"
     for word, character in DELIMITERS.items():
         if any(character in column for column in found):
-            return f"if {word}s separate the columns, pass delimiter {word}; {_HEADER}"
+            return f"if {word}s separate the columns, give --delimiter={word}; {_HEADER}"
     if len(found) == 1:
-        return f"pass {option}, or format text if every line is a text"
+        return f"give {option}, or --format=text if every line is a text"
     return f"use {option} with one of them; {_HEADER}"
 
 

@@ -58,7 +58,9 @@ def raw_rows(source: Source, kind: str, wanted: Columns) -> Iterator[RawRows]:
     """
     name = source_name(source)
     if wanted.delimiter is not None and kind not in ("csv", "tsv"):
-        raise InputError(f"{name}: delimiter is for CSV and TSV, and this is read as {kind}; pass format csv")
+        raise InputError(
+            f"{name}: delimiter is for CSV and TSV, and this is read as {kind}; give --format=csv"
+        )
     with ExitStack() as stack:
         try:
             yield _open(source, kind, name, wanted, stack)
@@ -130,7 +132,7 @@ def _lines(stream: io.BufferedReader, name: str) -> Iterator[str]:
         if len(line) > MAX_LINE_BYTES:
             raise InputError(
                 f"{name}:{number}: a line of more than {MAX_LINE_BYTES >> 20} MiB; expected one row a line: "
-                "pass the right format, or split the line"
+                "give the right --format, or split the line"
             )
         yield line.decode("utf-8", "surrogateescape")
         line = stream.readline(MAX_LINE_BYTES + 1)
@@ -155,7 +157,7 @@ def _delimited(lines: Iterator[str], kind: str, name: str, wanted: Columns) -> R
     records = _records(watched(), delimiter, csv.QUOTE_MINIMAL if kind == "csv" else csv.QUOTE_NONE, name)
     _, header = next(records)
     if isinstance(header, Problem) or not all(map(is_utf8, header)):
-        raise InputError(f"{name}:1: the header line is not {kind.upper()} in UTF-8; pass the right format")
+        raise InputError(f"{name}:1: the header line is not {kind.upper()} in UTF-8; give the right --format")
     wanted = wanted.within(header, name)
     # A column not asked for gives the text, which is not looked at: itemgetter is twice as fast as a closure.
     pick = itemgetter(*(header.index(str(column or wanted.text)) for column in wanted.names))
@@ -180,8 +182,8 @@ def _delimited(lines: Iterator[str], kind: str, name: str, wanted: Columns) -> R
                 wrong.add(number, f"{len(fields)} fields")
                 yield wanted.lost(number, Problem.COLUMN_COUNT)
         remedy = (
-            "Quote fields that hold the delimiter, or pass the right delimiter, or format text if every line "
-            "is a text"
+            "Quote fields that hold the delimiter, or give the right --delimiter, or --format=text if every "
+            "line is a text"
         )
         if escapes and kind == "csv":
             remedy = 'Quotes are escaped with a backslash: write a quote inside quotes as ""'
@@ -216,7 +218,7 @@ class _Malformed:
         if self._on_bad == "skip" or self._count < least or self._count <= self.rows * _WRONG_SHARE:
             return
         if self._on_bad is not None:
-            remedy += "; on_bad skip leaves such rows out"
+            remedy += "; --on-bad=skip leaves such rows out"
         raise InputError(
             f"{self._first}, and {expected}; so in {self._count:,} of {self.rows:,} rows. {remedy}"
         )
@@ -227,8 +229,8 @@ def _refuse_quoted(text: str, place: str) -> bool:
     inner = text[1:-1]
     if len(text) > 1 and text.endswith('"') and '""' in inner and '"' not in inner.replace('""', ""):
         raise InputError(
-            f"{place}: fields are quoted as in CSV ({text[:60]}), expected TSV, which has no quotes: pass "
-            "format csv and delimiter tab, or delimiter tab alone to keep the quotes"
+            f"{place}: fields are quoted as in CSV ({text[:60]}), expected TSV, which has no quotes: give "
+            "--format=csv --delimiter=tab, or --delimiter=tab alone to keep the quotes"
         )
     return '"' in inner
 
@@ -283,7 +285,7 @@ def _objects(rows: Iterator[object], name: str, wanted: Columns) -> RawRows:
     else:
         raise InputError(
             f"{name}: no line is a JSON object. Write a JSON list one object a line "
-            "(jq -c '.[]' FILE > FILE.jsonl), or pass the right format"
+            "(jq -c '.[]' FILE > FILE.jsonl), or give the right --format"
         )
     wanted = wanted.within([*dict.fromkeys(_keys_of(first))], f"{name}:{len(before)}")
 
@@ -298,7 +300,7 @@ def _objects(rows: Iterator[object], name: str, wanted: Columns) -> RawRows:
                 if problem is Problem.MALFORMED_JSON:
                     wrong.add(number, "no JSON object")
                 yield wanted.lost(number, problem)
-        wrong.check("every line should be one", "Write one JSON object a line, or pass the right format")
+        wrong.check("every line should be one", "Write one JSON object a line, or give the right --format")
 
     return RawRows(cells(), wanted.text)
 

@@ -68,7 +68,7 @@ class ReadOptions:
         text, option = self.text_column, "text_column"
         if self.text_template is not None:
             if second or text is not None:
-                raise InputError("text_template makes the text: leave text_column and text2_column out")
+                raise InputError("--text-template makes the text: leave --text-column and --text2-column out")
             option = "text_template"
             text, *others = TextTemplate(self.text_template).fields
             second = [(option, column) for column in others]

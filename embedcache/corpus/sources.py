@@ -237,7 +237,7 @@ def format_of(source: Source, given: str | None = None) -> str:
     if not found:
         raise InputError(
             f"{source}: no format has the ending {ending!r}; expected one of {' '.join(_ENDINGS)}, or with "
-            ".gz or .zst. Rename it, or pass its format"
+            ".gz or .zst. Rename it, or give its --format"
         )
     return found
 

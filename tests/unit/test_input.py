@@ -220,12 +220,12 @@ REFUSED: list[tuple[str, bytes, dict[str, Any], str]] = [
     *((f"cut.{kind}", damaged(kind, "", share), {}, "cannot be read")
       for kind in ("parquet", "arrow") for share in (0.01, 0.999)),
     # Fields that the ending does not promise, texts with commas, and no header.
-    ("euro.csv", EURO, {}, "id;text;label.*delimiter semicolon"),
+    ("euro.csv", EURO, {}, "id;text;label.*delimiter=semicolon"),
     ("rows.csv", b"text\na\n", {"delimiter": "::"}, "delimiter"),
-    ("rows.txt", b"a\n", {"delimiter": ";"}, "format csv"),
+    ("rows.txt", b"a\n", {"delimiter": ";"}, "format=csv"),
     ("commas.csv", b"text\n" + b"One, two.\n" * 3 + b"Three.\n" * 90, {}, r"commas\.csv:2: 2 fields"),
     ("bare.tsv", b"1\tA first text.\n2\tA second one.\n", {}, "A first text.*text_column.*header"),
-    ("bare.csv", b"word\nanother\n", {}, "word.*text_column.*format text"),
+    ("bare.csv", b"word\nanother\n", {}, "word.*text_column.*format=text"),
 ]  # fmt: skip
 
 
@@ -252,7 +252,7 @@ WRONG = {
     "commas.csv": (b"text\nOne.\nTwo, and more.\nThree.\nFour, and more.\n", r"so in 2 of 4 rows.*on_bad"),
     "escaped.csv": (BACKSLASHED, r"backslash.*on_bad"),
     "cut.jsonl": (b'{"text": "a"}\n{"text": "b\n', r"1 of 2 rows.*on_bad"),
-    "quoted.tsv": (b'text\n"He said ""hi"" to her"\n', "format csv and delimiter tab"),
+    "quoted.tsv": (b'text\n"He said ""hi"" to her"\n', "format=csv delimiter=tab"),
     "pointer.txt": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "git lfs pull"),
     "pointer.parquet": (
         b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
