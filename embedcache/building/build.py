@@ -151,6 +151,7 @@ def _build(job: Job, started: float, progress: Progress) -> Cache:
     table = _token_table(job.folder, job.teacher) if encode.token_embeddings else None
     opened = job.cache or Cache.create(job.folder)
     store, contract = job.open_store(opened), job.teacher.contract
+    job.embed_as_before(store)
     corpus = job.unchanged or job.read_corpus(opened, progress)
     made = make_views(
         corpus,
@@ -165,7 +166,7 @@ def _build(job: Job, started: float, progress: Progress) -> Cache:
     # Garbage collection may have removed shards since they were opened; from here on the corpus keeps them.
     if not store.is_current:
         store = job.open_store(opened)
-    texts = [corpus, *map(corpus.view, job.views.embed)]
+    texts = [corpus, *map(corpus.view, job.embed)]
     before, encoded = store.bytes_on_disk, BuildCounts()
     distinct = wanted = cached = fetched = resumed = 0
     with _build_lock(opened, job) as beside, _pool(opened, job, store) as pool:

@@ -66,6 +66,7 @@ def estimate_build(job: Job, progress: Progress) -> BuildResult:
     with TemporaryDirectory(prefix="embedcache-dry-run-") as folder:
         scratch = Cache.create(folder)
         store = job.open_store(job.cache or scratch)
+        job.embed_as_before(store)
         texts, views = _texts(job, scratch, progress)
         distinct, wanted, cached, fetched, remote_bytes, lacking = 0, 0, 0, 0, 0, []
         waiting = (job.cache or scratch).waiting(store.contract)
@@ -107,7 +108,7 @@ def _texts(job: Job, scratch: Cache, progress: Progress) -> tuple[list[Corpus], 
     cheap = [
         view
         for view in job.planned
-        if view.recipe.name in job.views.embed
+        if view.recipe.name in job.embed
         and not view.is_slow
         # Its source has the cells of the rows to add alone.
         and not (job.append and view.recipe.reads_source)
@@ -121,9 +122,9 @@ def _texts(job: Job, scratch: Cache, progress: Progress) -> tuple[list[Corpus], 
     holders = dict.fromkeys(stored, job.unchanged) | dict.fromkeys(corpus.view_names(), corpus)
     views = []
     for name in (view.recipe.name for view in job.planned):
-        counted = "to make" if name in holders or name not in job.views.embed else "to make, not counted"
+        counted = "to make" if name in holders or name not in job.embed else "to make, not counted"
         views.append(ViewResult(name, "there already" if name in stored else counted))
-    embedded = [holder.view(name) for name in job.views.embed if (holder := holders.get(name))]
+    embedded = [holder.view(name) for name in job.embed if (holder := holders.get(name))]
     return [corpus, *embedded], tuple(views)
 
 

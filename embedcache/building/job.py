@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,16 +12,18 @@ import numpy as np
 
 from embedcache.building.encode import codec_of, open_store
 from embedcache.building.result import BuildResult
-from embedcache.building.views import plan_views_of
+from embedcache.building.views import embedded_views, plan_views_of, refuse_growth
 from embedcache.cache import Cache
+from embedcache.corpus.append import append_rows
 from embedcache.corpus.corpus import Corpus, check_name
 from embedcache.corpus.origin import SourceNote, observe, read_note, unchanged, write_note
 from embedcache.corpus.readers import ReadOptions, ReadReport, RowBatch, check_sources, read_batches
 from embedcache.corpus.sources import Source, corpus_name_of, find_sources
-from embedcache.corpus.store import append_rows, store_corpus
+from embedcache.corpus.store import store_corpus
 from embedcache.errors import InputError
 from embedcache.live import refuse_changed_server
 from embedcache.missing import KeyPart
+from embedcache.pairs import split_pair
 from embedcache.progress import Progress
 from embedcache.store import ShardStore
 from embedcache.teacher.lazy import LazyTeacher
@@ -32,7 +35,7 @@ from embedcache.teacher.options import (
     parse_devices,
     with_quantization,
 )
-from embedcache.views.plan import ViewOptions
+from embedcache.views.plan import PlannedView, ViewOptions
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -55,6 +58,7 @@ class Job:
         report: counts of the rows read so far.
         teacher: the teacher; its contract is known.
         part: part of the texts to encode; None for all.
+        embed: names of the views that are encoded.
         planned: views, ready to make.
         remote: remote to fetch from.
     """
@@ -100,7 +104,7 @@ class Job:
         self.teacher = LazyTeacher(teacher, own, None if self.cache is None else self.cache.derived_folder)
         if not isinstance(views, ViewOptions):
             views = ViewOptions([views] if isinstance(views, str) else list(views), device=encode.device)
-        self.views = views
+        self.embed = [*views.embed]
         corpus = self.folder / "corpora" / self.name
         self.planned = plan_views_of(views, self.sources, read, corpus, append=append)
         self.remote: ReadThrough | None = None
@@ -144,7 +148,11 @@ class Job:
             asked = getattr(self.read, f"{column}_column") is not None
             if asked != (column in corpus.info.columns):
                 has, remedy = ("no ", "leave out") if asked else ("", "give")
-                raise InputError(f"{corpus.title} has {has}{column}s: {remedy} {column}_column to add rows")
+                raise InputError(f"{corpus.title} has {has}{column}s: {remedy} --{column}-column to add rows")
+        has_pairs = split_pair(corpus.texts(np.arange(1))[0]) is not None
+        if has_pairs != (self.read.text2_column is not None):
+            found, remedy = ("pairs", "give") if has_pairs else ("single texts", "leave out")
+            raise InputError(f"{corpus.title} is of {found}: {remedy} --text2-column to add rows")
         return corpus
 
     @property
@@ -180,9 +188,15 @@ class Job:
             overwrite=self.overwrite,
             append_to=self.before,
             append=self.append,
+            planned=self.planned,
         )
         self.added = len(corpus) - (0 if self.before is None else len(self.before))
         return corpus
+
+    def embed_as_before(self, store: ShardStore) -> None:
+        """Encode the rows added to a view as well, if the teacher had encoded the view."""
+        if self.before is not None:
+            self.embed += [name for name in embedded_views(self.before, store) if name not in self.embed]
 
     def result(self, texts: Sequence[Corpus], store: ShardStore, **counts: Any) -> BuildResult:
         """Return the result of this build.
@@ -244,6 +258,7 @@ def read_corpus(
     overwrite: bool,
     append: bool = False,
     append_to: Corpus | None = None,
+    planned: Sequence[PlannedView] = (),
 ) -> Corpus:
     """Read ``sources`` into the corpus ``name`` of ``cache``, or add their rows to a corpus.
 
@@ -256,7 +271,9 @@ def read_corpus(
     if append_to is None:
         corpus, _ = store_corpus(cache.corpora_folder, name, batches, report, replace=overwrite)
     else:
-        corpus = append_rows(append_to, cache.corpora_folder, batches, report)
+        corpus = append_rows(
+            append_to, cache.corpora_folder, batches, report, partial(refuse_growth, append_to, planned)
+        )
     # A file that changed while it was read is read again next time.
     if before is not None and before == observe(sources):
         note = SourceNote(corpus.info.digest, before, read, report.column, append)

@@ -18,7 +18,9 @@ from embedcache.corpus.view_store import (
     store_view,
 )
 from embedcache.errors import CacheFormatError, CorruptCacheError, InputError
+from embedcache.missing import is_embedded
 from embedcache.progress import NO_PROGRESS, Progress
+from embedcache.store import ShardStore
 from embedcache.views.plan import PlannedView, ViewOptions, plan_views
 from embedcache.views.recipe import Recipe
 
@@ -111,6 +113,26 @@ def make_views(
         )
         made.append(ViewResult(name, "there already" if was_there else "made", dict(stored.record.counts)))
     return made
+
+
+def refuse_growth(corpus: Corpus, planned: Sequence[PlannedView]) -> None:
+    """Raise ``InputError`` if a view of a column cannot follow rows that are added to its corpus."""
+    for name in (view.recipe.name for view in planned if view.recipe.reads_source):
+        if name not in corpus.view_names():
+            raise InputError(
+                f"view {name!r} reads a column of all rows, and --append reads those to add alone: leave it "
+                "out, or build the corpus from all of its sources with --overwrite"
+            )
+        if read_record(corpus.folder / VIEWS / name).of != corpus.info.digest:
+            raise InputError(
+                f"view {name!r} lacks rows that were added before: give that command again first, or build "
+                "the corpus from all of its sources with --overwrite"
+            )
+
+
+def embedded_views(corpus: Corpus, store: ShardStore) -> list[str]:
+    """Return the names of the views of a corpus that the teacher encoded."""
+    return [view.name for view in corpus.views() if is_embedded(view, store)]
 
 
 def _maker_of(view: PlannedView, sources: Sequence[Source], read: ReadOptions) -> MakeRows:

@@ -101,7 +101,8 @@ def print_build(result: BuildResult, as_json: bool = False) -> None:
 
 
 def _texts(result: BuildResult) -> Iterator[tuple[str, object]]:
-    yield "rows", f"{result.rows:,}{'' if result.added is None else f' ({result.added:,} added)'}"
+    added = "" if result.added is None else f" ({result.added:,} added)"
+    yield "rows", f"{result.rows:,}{' (a new corpus)' if result.added == result.rows else added}"
     column = "" if result.column is None else f"column {result.column}: "
     yield "text", column + repr(shortened(result.example, 60))
     for reason, count in sorted(result.skipped.items()):

@@ -232,7 +232,7 @@ class Corpus:
 
     def _values(self, name: str, rows: NDArray[np.integer] | None) -> list[Any]:
         if name not in self.info.columns:
-            raise InputError(f"corpus {self.name!r} has no {name}s: build it with {name}_column")
+            raise InputError(f"corpus {self.name!r} has no {name}s: build it with --{name}-column")
         if rows is None:
             return [value for part in range(len(self.parts)) for value in self.column(part, name).to_pylist()]
         values: list[Any] = [None] * len(rows)

@@ -7,12 +7,9 @@ repeat: an identical corpus writes nothing. Parts that no description names are 
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,56 +70,14 @@ def store_corpus(
         StorageError: if the cache cannot be written.
     """
     folder = corpora / check_name(name)
-    _info_there(folder, replace=replace)
-    info, ids = _write_parts(folder, batches, report)
-    _refuse_repeated(ids, name)
+    info_there(folder, replace=replace)
+    info, ids = write_parts(folder, batches, report)
+    refuse_repeated(ids, name)
     was_there = _commit(folder, info, replace=replace)
     return Corpus(folder), was_there
 
 
-def append_rows(old: Corpus, corpora: Path, batches: Iterable[RowBatch], report: ReadReport) -> Corpus:
-    """Add rows at the end of a corpus, unless it ends with them already.
-
-    The corpus, its files and its digest are those that all rows together would have given.
-
-    Args:
-        old: the corpus.
-        corpora: folder of corpora that receives the longer one; most often that of ``old``.
-        batches: the rows to add, with the columns of the corpus.
-        report: counts of the rows that the reader skipped, complete once ``batches`` is exhausted.
-
-    Raises:
-        InputError: if ids are not unique, columns are not those of the corpus, there are no rows, or another
-            process changed the corpus.
-        CorruptCacheError: if the corpus is damaged.
-        StorageError: if the cache cannot be written.
-    """
-    folder = corpora / old.name
-    info, ids = _write_parts(folder, chain(_batches_of(old), batches), report)
-    new, before = Corpus(folder, info), len(old)
-    if (added := len(new) - before) == 0:
-        raise InputError(f"there are no rows to add to corpus {old.name!r}; expected at least one")
-    if added <= before and old.digest_of(before - added, before) == new.digest_of(before, len(new)):
-        return old
-    _refuse_repeated(ids, old.name)
-    skipped = Counter(report.skipped) + Counter(old.info.skipped)
-    there = _info_there(folder, replace=False)
-    if there is not None and there.digest != old.info.digest:
-        raise InputError(
-            f"corpus {old.name!r} was changed by another process while rows were added: run the command again"
-        )
-    write_sealed_json(folder / DESCRIPTION, dataclasses.replace(info, skipped=dict(skipped)).to_json())
-    return Corpus(folder)
-
-
-def _batches_of(corpus: Corpus) -> Iterator[RowBatch]:
-    """Yield the rows of a corpus, a part at a time."""
-    for number in range(len(corpus.parts)):
-        columns = {name: corpus.column(number, name).to_pylist() for name in corpus.info.columns}
-        yield RowBatch(columns[ORIGINAL], columns.get("id"), columns.get("label"))
-
-
-def _info_there(folder: Path, *, replace: bool) -> CorpusInfo | None:
+def info_there(folder: Path, *, replace: bool = False) -> CorpusInfo | None:
     """Return the description in ``folder``, or None where there is none, or a damaged one to be replaced."""
     if folder.is_symlink():
         raise CorruptCacheError(f"{folder} is a symbolic link, expected a folder: delete the link")
@@ -134,7 +89,7 @@ def _info_there(folder: Path, *, replace: bool) -> CorpusInfo | None:
         raise
 
 
-def _write_parts(
+def write_parts(
     folder: Path, batches: Iterable[RowBatch], report: ReadReport
 ) -> tuple[CorpusInfo, list[KeyArray]]:
     """Write the parts that are missing or damaged; return their description, and the keys of ids."""
@@ -161,12 +116,13 @@ def _write_parts(
     return CorpusInfo(folder.name, tuple(parts), columns.described(), dict(report.skipped)), ids
 
 
-def _refuse_repeated(ids: list[KeyArray], corpus: str) -> None:
+def refuse_repeated(ids: list[KeyArray], corpus: str) -> None:
+    """Raise ``InputError`` if an id of a corpus, by the keys of all of them, occurs twice."""
     repeated = np.flatnonzero(~first_occurrences(ids))
     if len(repeated):
         raise InputError(
             f"{len(repeated)} ids of corpus {corpus!r} occur more than once (first again in row "
-            f"{repeated[0]}): ids must be unique; leave id_column out or correct the data"
+            f"{repeated[0]}): ids must be unique; leave --id-column out or correct the data"
         )
 
 
@@ -175,7 +131,7 @@ def _commit(folder: Path, info: CorpusInfo, *, replace: bool) -> bool:
     path = folder / DESCRIPTION
     # Another build may write the description at any moment.
     while True:
-        there = _info_there(folder, replace=replace)
+        there = info_there(folder, replace=replace)
         if there is not None and there.digest == info.digest:
             return True
         if there is not None and not replace:
@@ -220,6 +176,10 @@ class ColumnReader:
             if given.keys() != self.types.keys() or {*map(len, given.values())} != {len(batch.texts)}:
                 raise ValueError(f"columns {', '.join(given)} of one length each")
             keys = key_array(batch.texts)
+            for name, values in given.items():
+                # Arrow would cut a float to an integer in silence.
+                if other := next((one for one in values if _STORED_AS[type(one)] != self.types[name]), None):
+                    raise ValueError(f"{name} {other!r} is {type(other).__name__}, not {self.types[name]}")
             columns = {name: pa.array(values, self.types[name]) for name, values in given.items()}
         except (ValueError, OverflowError, TypeError) as error:
             raise InputError(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,12 +19,14 @@ from hypothesis import strategies as st
 from embedcache.building.build import build
 from embedcache.cache import Cache
 from embedcache.cli.main import cli
+from embedcache.corpus.append import append_rows
+from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.readers import ReadOptions, ReadReport, read_batches
 from embedcache.corpus.sources import find_sources
-from embedcache.corpus.store import append_rows
 from embedcache.errors import InputError
+from embedcache.missing import is_embedded
 from embedcache.testing import FakeEncoder, fake_teacher
-from embedcache.views.plan import PlannedView
+from embedcache.views.plan import PlannedView, ViewOptions
 
 READ = ReadOptions(id_column="uid", label_column="label")
 
@@ -84,6 +89,69 @@ def test_only_the_rows_that_were_added_are_encoded_and_the_same_command_adds_not
         build(more, **options)
 
 
+def test_a_series_of_appends_repeated_adds_nothing_and_a_file_that_has_grown_its_new_rows(
+    tmp_path: Path, encoder: FakeEncoder
+) -> None:
+    options: dict[str, Any] = {"teacher": encoder, "cache": tmp_path / "k", "name": "c", "read": READ}
+    edges = [(0, 30), (30, 45), (45, 50)]
+    for first, last in edges * 2:
+        cache = build(rows(first, last), append=True, **options)
+    assert cache.result.rows == 50
+    cache = build(rows(0, 60) + rows(60, 61), append=True, **options)
+    assert (cache.result.added, cache.result.rows) == (11, 61)
+    whole = build(rows(0, 61), **{**options, "cache": tmp_path / "whole"})
+    assert state(cache) == state(whole)
+
+
+@pytest.mark.parametrize("number", [0.5, 2**70, "1"])
+def test_labels_of_another_type_are_refused_and_the_corpus_stays(
+    tmp_path: Path, encoder: FakeEncoder, number: object
+) -> None:
+    options: dict[str, Any] = {"teacher": encoder, "cache": tmp_path / "k", "name": "c", "label_column": "y"}
+    build([{"text": "one", "y": 1}, {"text": "two", "y": 2}], **options)
+    with pytest.raises(InputError, match="label"):
+        build([{"text": "three", "y": number}], append=True, **options)
+    assert Cache(tmp_path / "k").corpus("c").labels() == [1, 2]
+
+
+def test_single_texts_and_pairs_are_not_mixed(tmp_path: Path, encoder: FakeEncoder) -> None:
+    options: dict[str, Any] = {"teacher": encoder, "cache": tmp_path / "k", "name": "c"}
+    build(["one", "two"], **options)
+    with pytest.raises(InputError, match="single texts"):
+        build([{"a": "x", "b": "y"}], append=True, text_column="a", text2_column="b", **options)
+
+
+def test_rows_added_to_an_embedded_view_are_encoded_too(tmp_path: Path, encoder: FakeEncoder) -> None:
+    options: dict[str, Any] = {"teacher": encoder, "cache": tmp_path / "k", "name": "c"}
+    build(rows(0, 30), views=ViewOptions(["delete-one-word", "crop"], embed=["delete-one-word"]), **options)
+    cache = build(rows(30, 90), append=True, **options)
+    store = cache.store(encoder.teacher.contract)
+    embedded = {view.name: is_embedded(view, store) for view in cache.corpus("c").views()}
+    assert embedded == {"crop": False, "delete-one-word": True}
+    assert (store.locate(next(cache.corpus("c").view("delete-one-word").iter_keys())) >= 0).all()
+
+
+def test_a_view_of_a_column_is_known_to_fit_before_rows_are_added(
+    tmp_path: Path, encoder: FakeEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"teacher": encoder, "cache": tmp_path / "k", "name": "c"}
+    files = [write(tmp_path / f"{first}.csv", rows(first, first + 10)) for first in (0, 10, 20)]
+    build(files[0], **options)
+    with pytest.raises(InputError, match="all rows"):
+        build(files[1], append=True, views=["uid=column:uid"], **options)
+    assert len(Cache(tmp_path / "k").corpus("c")) == 10
+    build(files[0], views=["uid=column:uid"], **options)
+    with monkeypatch.context() as patch:  # a kill between the corpus and its view
+        patch.setattr("embedcache.building.build.make_views", lambda *given, **named: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            build(files[1], append=True, **options)
+    with pytest.raises(InputError, match="that command again first"):
+        build(files[2], append=True, **options)
+    for file in files[1:]:
+        cache = build(file, append=True, **options)
+    assert cache.corpus("c").view("uid").texts() == [f"id-{n}" for n in range(30)]
+
+
 def test_appending_to_what_is_not_there_builds_it(tmp_path: Path, encoder: FakeEncoder) -> None:
     cache = build(rows(0, 9), teacher=encoder, cache=tmp_path / "k", name="c", append=True)
     assert (cache.result.added, cache.result.rows) == (9, 9)
@@ -136,6 +204,29 @@ def test_a_corpus_that_another_process_changed_meanwhile_loses_no_rows(
     with pytest.raises(InputError, match="another process"):
         append_rows(old, cache.corpora_folder, batches, report)
     assert len(Cache(tmp_path / "k").corpus("c")) == 12
+
+
+def test_two_processes_that_add_rows_at_once_lose_none(tmp_path: Path, encoder: FakeEncoder) -> None:
+    cache = build(rows(0, 9), teacher=encoder, cache=tmp_path / "k", name="c")
+    old = cache.corpus("c")
+
+    def add(first: int, meanwhile: Callable[[], object]) -> Corpus:
+        report = ReadReport()
+        batches = read_batches(find_sources(rows(first, first + 3)), ReadOptions(), report)
+        return append_rows(old, cache.corpora_folder, batches, report, lambda: meanwhile() and None)
+
+    with ThreadPoolExecutor(1) as pool:
+        others = list[Future[Corpus]]()
+
+        def meanwhile() -> None:  # between the look at the corpus and its change
+            others.append(pool.submit(add, 12, lambda: None))
+            time.sleep(0.3)
+
+        add(9, meanwhile)
+        assert isinstance(others[0].exception(), InputError)
+    assert cache.corpus("c").texts() == [row["text"] for row in rows(0, 12)]
+    # The same rows from both, as from the parts of a build, are no conflict.
+    assert len(add(9, lambda: None)) == 12
 
 
 def test_a_dry_run_of_an_append_counts_the_rows_to_add_and_writes_nothing(
