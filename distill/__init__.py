@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from distill.evaluation.runner import evaluate
     from distill.reaugkd.classifier import RetrievalAugmentedClassifier
     from distill.reaugkd.projection import Projection, project
+    from distill.report.compare import compare
     from distill.training.run import Run
     from distill.training.train import finetune, resume, run, train
 
@@ -24,6 +25,7 @@ __all__ = [
     "Projection",
     "RetrievalAugmentedClassifier",
     "Run",
+    "compare",
     "evaluate",
     "finetune",
     "project",
@@ -43,6 +45,7 @@ __getattr__ = lazy_attributes(
         "Run": "distill.training.run:Run",
         "Projection": "distill.reaugkd.projection:Projection",
         "project": "distill.reaugkd.projection:project",
+        "compare": "distill.report.compare:compare",
         "evaluate": "distill.evaluation.runner:evaluate",
         "finetune": "distill.training.train:finetune",
         "RetrievalAugmentedClassifier": "distill.reaugkd.classifier:RetrievalAugmentedClassifier",

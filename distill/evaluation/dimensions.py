@@ -57,7 +57,7 @@ class ShortModel(Model):
         return vectors
 
 
-def shortened(model: Model, dimensions: Sequence[int]) -> list[Model]:
+def shortened(model: Model, dimensions: Sequence[int] | int) -> list[Model]:
     """Return a model and its variants: as it is and at each of ``dimensions``, in each form.
 
     The model encodes each batch of texts once for all of them, and keeps the vectors in memory.
@@ -65,6 +65,9 @@ def shortened(model: Model, dimensions: Sequence[int]) -> list[Model]:
     Raises:
         DataError: if a dimension is below 1, or not below the model's as far as that is known.
     """
+    dimensions = [dimensions] if isinstance(dimensions, int) else list(dimensions)
+    if other := [one for one in dimensions if not isinstance(one, int)]:
+        raise DataError(f"dims: found {other[0]!r}, expected whole numbers, such as [32, 64]")
     if least := [one for one in dimensions if one < 1]:
         raise DataError(f"dims: {least[0]} dimensions, expected at least 1")
     refuse_wider(model, dimensions)

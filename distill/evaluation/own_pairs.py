@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 
@@ -64,7 +67,8 @@ _TEST_SETS = {
 """Public test sets that have a development set -> the smallest hashes of their pairs."""
 
 _SUBSET = "subset"
-_TRUTHS = {"true": 1.0, "false": 0.0}
+_TRUTHS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
+_NUMBER = re.compile(r"[-+]?[\d.,\s%]+")
 
 
 def read_pair_sets(given: object, columns: Sequence[str] | None = None) -> list[PairSet]:
@@ -72,14 +76,23 @@ def read_pair_sets(given: object, columns: Sequence[str] | None = None) -> list[
 
     Args:
         given: a file or several (TSV, CSV, JSONL, Parquet or Arrow, compressed or not), or rows in memory: a
-            data frame or a list of dictionaries.
-        columns: columns of the two texts and the score, or of anchor, positive and negative; default: those
-            with a usual name.
+            data frame or a list of dictionaries; or a dictionary of name -> one of these.
+        columns: columns of the two texts and the score, or of anchor, positive and negative; default, and of
+            files that lack them: those with a usual name.
 
     Raises:
         InputError: if a file or a column is missing or cannot be read.
         DataError: if the columns are not plain, or the rows cannot be ranked.
     """
+    if isinstance(columns, str):
+        columns = [name.strip() for name in columns.split(",")]
+    if isinstance(given, Mapping) and all(isinstance(name, str) for name in given):
+        named = {name: read_pair_sets(one, columns) for name, one in given.items()}
+        return [replace(one, name=name, label=name) for name, sets in named.items() for one in sets]
+    if isinstance(given, (list, tuple)) and not all(
+        isinstance(one, (str, os.PathLike, dict)) for one in given
+    ):
+        raise DataError('several tables need names: give {"NAME": TABLE, ...}')
     # A list of one path and a path mean the same, as for a build.
     sets = [read_pair_set(source, columns) for source in find_sources(given)]
     names = Counter(one.name for one in sets)
@@ -92,7 +105,7 @@ def read_pair_set(
     source: Source,
     columns: Sequence[str] | None = None,
     rows: Sequence[str] = (),
-    option: str = "columns (--columns A,B,SCORE)",
+    option: str = "--columns A,B,SCORE",
 ) -> PairSet:
     """Read one set of pairs or triplets.
 
@@ -115,7 +128,8 @@ def read_pair_set(
             "negative"
         )
     conditions, skipped = RowConditions(rows), Counter[str]()
-    asked = Columns(choose=partial(_choose, tuple(columns or ()), option, conditions))
+    chosen = list[str]()
+    asked = Columns(choose=partial(_choose, tuple(columns or ()), option, conditions, chosen))
     kept = []
     with raw_rows(source, kind, asked) as found:
         for row in filter(conditions.hold, found):
@@ -127,25 +141,35 @@ def read_pair_set(
     if not kept and conditions.not_asked:
         raise DataError(f"{source}: {conditions.describe_none()}")
     name = source.name.split(".")[0] if isinstance(source, Path) else "pairs"
-    return _pair_set(name, str(source), kept, skipped)
+    return _pair_set(name, str(source), kept, skipped, chosen[-1] if chosen else "")
 
 
 def _choose(
-    given: tuple[str, ...], option: str, conditions: RowConditions, found: Sequence[str], name: str
+    given: tuple[str, ...],
+    option: str,
+    conditions: RowConditions,
+    chosen: list[str],
+    found: Sequence[str],
+    name: str,
 ) -> Columns:
-    """Return the columns of a file that are read: those given, or those with usual names."""
+    """Return the columns of a file that are read: those given, or those with usual names.
+
+    ``chosen`` receives the three names.
+    """
     by_name = {column.casefold(): column for column in found}
-    if not given:
-        known = [(*sides, score) for sides in SIDES for score in SCORES] + list(TRIPLETS)
-        there = [names for names in known if all(one in by_name for one in names)]
-        # Of several columns of scores the first is taken; which of several texts are meant is not plain.
-        if len({names[:2] for names in there}) != 1:
+    known = [(*sides, score) for sides in SIDES for score in SCORES] + list(TRIPLETS)
+    there = [names for names in known if all(one in by_name for one in names)]
+    # Of several columns of scores the first is taken; which of several texts are meant is not plain.
+    is_usual = len({names[:2] for names in there}) == 1
+    if not given or (is_usual and not {*given} <= {*found}):
+        if not is_usual:
             raise InputError(
                 f"{name}: cannot tell which columns hold two texts and a score; found: "
                 f"{', '.join(found)[:200]}; expected sentence1, sentence2, score or anchor, positive, "
                 f"negative; name three with {option}"
             )
         given = tuple(by_name[one] for one in there[0])
+    chosen[:] = given
     first, *others = given
     more = [(option, column) for column in others]
     if _SUBSET in by_name:
@@ -153,10 +177,20 @@ def _choose(
     return Columns(first, text_option=option, more=(*more, *conditions.columns))
 
 
-def _pair_set(name: str, where: str, rows: Sequence[tuple[object, ...]], skipped: Counter[str]) -> PairSet:
+def _pair_set(
+    name: str, where: str, rows: Sequence[tuple[object, ...]], skipped: Counter[str], column: str
+) -> PairSet:
+    """Return the set of rows; ``column`` is the name of the third column."""
     kind: Kind = "scores"
     third = [_number(row[2]) for row in rows]
-    if rows and not any(map(math.isfinite, third)) and _are_texts([row[2] for row in rows]):
+    is_negative = column.casefold() in {names[2] for names in TRIPLETS}
+    if rows and not any(map(math.isfinite, third)):
+        cells = [row[2] for row in rows]
+        if not is_negative and (column.casefold() in SCORES or not _are_texts(cells)):
+            raise DataError(
+                f"{where}: no row has a usable score: {column} is {str(cells[0])[:40]!r} in the first; "
+                "expected numbers such as 4.2, or 0 and 1"
+            )
         kind, third = "triplets", [math.nan if text_problem(row[2]) else 1.0 for row in rows]
     whole = [(row, value) for row, value in zip(rows, third, strict=True) if math.isfinite(value)]
     if lost := len(rows) - len(whole):
@@ -180,11 +214,13 @@ def _number(cell: object) -> float:
     """Return a score or a truth value; NaN of anything else."""
     if isinstance(cell, str):
         return _TRUTHS.get(cell.strip().lower(), parse_score(cell))
-    return float(cell) if isinstance(cell, (bool, int, float)) else math.nan
+    return float(cell) if isinstance(cell, (bool, int, float, Decimal)) else math.nan
 
 
 def _are_texts(cells: Sequence[object]) -> bool:
-    """Return True for a column of negatives: words for labels are few, and repeat."""
+    """Return True for a column of negatives: words for labels are few and repeat, and numbers are none."""
+    if any(isinstance(cell, str) and _NUMBER.fullmatch(cell.strip()) for cell in cells):
+        return False
     return 2 * len({cell for cell in cells if isinstance(cell, str)}) > len(cells)
 
 

@@ -64,7 +64,7 @@ def evaluate_suites(
     data: str | Path | None = None,
     pairs: object = None,
     columns: Sequence[str] | None = None,
-    dims: Sequence[int] = (),
+    dims: Sequence[int] | int = (),
     teacher: Spec | None = None,
     cache: str | Path | None = None,
     beside_teacher: bool = True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distill.errors import DataError
 from distill.evaluation import stats
@@ -14,9 +14,13 @@ from distill.evaluation.result import AVERAGE
 from distill.evaluation.runner import evaluate_suites
 from distill.evaluation.stats import Comparison
 from distill.report.tables import NOTHING, Table
+from embedcache.notebook import data_frame, html_table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ModelComparison:
     """Two models on one or several suites.
 
@@ -41,11 +45,47 @@ class ModelComparison:
         }
         return {**vars(self), "suites": rows, "notes": list(self.notes)}
 
+    def __repr__(self) -> str:
+        """Return difference, interval and p-value of each set, a line each."""
+        lines = [", ".join(f"{name} {cell}" for name, cell in row.items()) for row in self._rows()]
+        return "\n  ".join([f"ModelComparison({self.a!r}, {self.b!r})", *lines[:9]])
+
+    def _repr_html_(self) -> str:
+        """Return the comparison as a table, as a notebook shows it."""
+        return html_table(self._rows(), f"{self.a} and {self.b}")
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the comparison as a pandas data frame, a row a set.
+
+        Raises:
+            MissingExtraError: if pandas is not installed.
+        """
+        return data_frame(self._rows())
+
+    def _rows(self) -> list[dict[str, object]]:
+        """Return the cells of each set by column, figures as numbers."""
+        return [
+            {
+                "suite": suite,
+                "set": row.label,
+                "items": row.items,
+                self.a: row.a,
+                self.b: row.b,
+                "difference": row.difference,
+                "low": None if row.interval is None else row.interval[0],
+                "high": None if row.interval is None else row.interval[1],
+                "p": row.p_corrected,
+                "verdict": row.verdict,
+            }
+            for suite, rows in self.suites.items()
+            for row in rows
+        ]
+
 
 def compare(
     a: Spec,
     b: Spec,
-    suites: Sequence[str] = ("sts",),
+    suites: Sequence[str] | None = None,
     *,
     data: str | Path | None = None,
     draws: int = stats.DRAWS_OF_COMPARISON,
@@ -56,11 +96,12 @@ def compare(
 
     Args:
         a, b: the models, as ``distill.evaluation.runner.evaluate_suites`` takes them.
-        suites: suites of sets; ``all``: every one that finds its files.
+        suites: suites of sets; ``all``: every one that finds its files; default: ``sts``, or where they are
+            given ``pairs`` alone.
         data: folder of test files.
         draws: draws of the bootstrap.
         seed: choice of the draws.
-        options: further options of an evaluation. Evaluations that are kept are used.
+        options: further options of ``distill.evaluate``, such as ``pairs``. Kept evaluations are used.
 
     Raises:
         DataError: if both are the same model, or no suite has items to compare.
@@ -68,6 +109,8 @@ def compare(
     """
     if str(a) == str(b):
         raise DataError(f"{a} compared with itself; name two models")
+    if suites is None:
+        suites = () if options.get("pairs") is not None else ("sts",)
     found = evaluate_suites([a, b], suites, data=data, beside_teacher=False, keep=True, **options)
     notes = dict.fromkeys(note for one in found for note in one.notes)
     rows: dict[str, list[Comparison]] = {}

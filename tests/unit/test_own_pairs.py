@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 from suite_helpers import Counted, model, vectors_of
 
+import distill
 from distill.cli.main import cli
 from distill.errors import DataError
 from distill.evaluation import evaluate_suites, stats
@@ -148,11 +150,48 @@ def test_rows_that_cannot_be_used_are_counted_and_words_for_labels_are_no_negati
     (own,) = read_pair_sets(rows)
     assert len(own) == COUNT
     assert own.skipped.total() == 4
-    words = [{"text1": a, "text2": b, "label": "yes" if a < b else "no"} for a, b in zip(A, B, strict=True)]
-    with pytest.raises(DataError, match="score"):
-        read_pair_sets(words)
+    for words, outcome in ((("yes", "no"), "labels"), (("high", "low"), "score")):
+        rows = [
+            {"text1": a, "text2": b, "label": words[n % 2]} for n, (a, b) in enumerate(zip(A, B, strict=True))
+        ]
+        if outcome == "labels":
+            assert read_pair_sets(rows)[0].kind == "labels"
+        else:
+            with pytest.raises(DataError, match=r"'(high|low)'"):
+                read_pair_sets(rows)
     with pytest.raises(DataError, match="equal"):
         read_pair_sets([{"text1": a, "text2": b, "score": 1} for a, b in zip(A, B, strict=True)])
+
+
+@pytest.mark.parametrize("third", ["score", "label", "s"])
+def test_decimal_commas_are_no_negatives_and_decimals_are_numbers(third: str) -> None:
+    cells = [f"{score:.3f}".replace(".", ",") for score in GOLD]
+    rows = [{"text1": a, "text2": b, third: s} for a, b, s in zip(A, B, cells, strict=True)]
+    with pytest.raises(DataError, match=cells[0]):
+        read_pair_sets(rows, columns=f"text1, text2,{third}")
+    numbers = pa.array([Decimal(f"{score:.3f}") for score in GOLD])
+    (own,) = read_pair_sets(pa.table({"text1": A, "text2": B, "score": numbers}))
+    assert own.gold.tolist() == [float(f"{score:.3f}") for score in GOLD]
+
+
+def test_columns_are_of_the_files_that_have_them_and_tables_in_memory_have_names(tmp_path: Path) -> None:
+    named = write(tmp_path / "named.csv", table(("l", "r", "s"), A, B, GOLD))
+    usual = write(tmp_path / "usual.csv", table(("anchor", "positive", "negative"), A, B, B[::-1]))
+    sets = read_pair_sets([named, usual], columns=["l", "r", "s"])
+    assert [(own.name, own.kind) for own in sets] == [("named", "scores"), ("usual", "triplets")]
+    rows = [{"text1": a, "text2": b, "score": s} for a, b, s in zip(A, B, GOLD, strict=True)]
+    (own,) = read_pair_sets({"faq": rows})
+    assert own.name == "faq"
+    with pytest.raises(DataError, match="need names"):
+        read_pair_sets([pa.table({"x": [1]}), pa.table({"x": [1]})])
+
+
+def test_two_models_are_compared_on_a_table_in_memory() -> None:
+    rows = [{"text1": a, "text2": b, "score": s} for a, b, s in zip(A, B, GOLD, strict=True)]
+    found = distill.compare(model(salt="one"), model(salt="two"), pairs={"faq": rows})
+    assert "faq" in repr(found)
+    assert found.to_frame()["items"].tolist() == [COUNT]
+    assert "<table>" in found._repr_html_()
 
 
 def test_files_stand_in_one_table_beside_each_other_and_other_suites(tmp_path: Path) -> None:
