@@ -119,6 +119,9 @@ class Job:
         # This loads the teacher unless its contract is noted.
         contract = self.teacher.contract
         if self.cache is not None:
+            if self.teacher.is_model:  # a folder's name says less than the one that was given before
+                known = [one.name for one in self.cache.teachers() if one.contract == contract]
+                self.teacher.known_as = next(iter(known), "")
             self.cache.refuse_other_contract(self.teacher.name, contract)
 
     def _unchanged_corpus(self, cache: Cache) -> Corpus | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from filelock import FileLock
@@ -47,7 +48,7 @@ def append_rows(
         StorageError: if the cache cannot be written.
     """
     folder = corpora / old.name
-    info, ids = write_parts(folder, chain(_batches_of(old), batches), report)
+    info, ids = write_parts(folder, chain(_batches_of(old), _as_stored(batches, old)), report)
     new, before = Corpus(folder, info), len(old)
     if (added := len(new) - before) == 0:
         raise InputError(f"there are no rows to add to corpus {old.name!r}; expected at least one")
@@ -93,6 +94,17 @@ def _batches_of(corpus: Corpus, first: int = 0) -> Iterator[RowBatch]:
         if rows.start < part.rows:
             columns = {name: corpus.column(number, name)[rows].to_pylist() for name in corpus.info.columns}
             yield RowBatch(columns[ORIGINAL], columns.get("id"), columns.get("label"))
+
+
+def _as_stored(batches: Iterable[RowBatch], old: Corpus) -> Iterator[RowBatch]:
+    """Yield batches with whole numbers among labels that are fractions as fractions."""
+    are_fractions = "label" in old.info.columns and old.info.columns["label"].type == "double"
+    for batch in batches:
+        if are_fractions and batch.labels is not None:
+            labels = cast("list[float]", [one + 0.0 if isinstance(one, int) else one for one in batch.labels])
+            yield RowBatch(batch.texts, batch.ids, labels)
+        else:
+            yield batch
 
 
 @contextmanager

@@ -12,9 +12,9 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from itertools import chain
+from itertools import chain, islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,14 +24,14 @@ from embedcache.corpus.tables import batch_rows, field_names, open_table
 from embedcache.corpus.url_files import UrlFile
 from embedcache.errors import EmbedCacheError, EmptySourceError, InputError, MissingInputError
 
-if TYPE_CHECKING:
-    pass
-
 MAX_LINE_BYTES = 1 << 26
 """A longer line is refused: it would have to be held in memory, and is no sentence."""
 
 # Share of malformed rows from which a file is read wrongly; least number where they cannot be skipped.
 _WRONG_SHARE, _WRONG_LEAST = 0.01, 3
+
+_ROWS_OF_KEYS = 1000
+"""Objects that are looked at for the keys that the first one lacks."""
 
 _BOM = b"\xef\xbb\xbf"
 _HEAD_BYTES, _LEAST_BYTES_TO_JUDGE, _MOST_CONTROLS = 4096, 512, 0.05
@@ -287,7 +287,12 @@ def _objects(rows: Iterator[object], name: str, wanted: Columns) -> RawRows:
             f"{name}: no line is a JSON object. Write a JSON list one object a line "
             "(jq -c '.[]' FILE > FILE.jsonl), or give the right --format"
         )
-    wanted = wanted.within([*dict.fromkeys(_keys_of(first))], f"{name}:{len(before)}")
+    place, found = f"{name}:{len(before)}", dict.fromkeys(_keys_of(first))
+    # An object may lack a key that others have.
+    for row in islice(rows, _ROWS_OF_KEYS) if {column for _, column in wanted.asked} - found.keys() else ():
+        before.append(row)
+        found |= dict.fromkeys(_keys_of(row)) if isinstance(row, Mapping) else {}
+    wanted = wanted.within([*found], place)
 
     def cells() -> Iterator[RawRow]:
         names, wrong = wanted.names, _Malformed(name, wanted)

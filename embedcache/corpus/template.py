@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date, datetime, time
+from decimal import Decimal
 from string import Formatter
 
 from embedcache.corpus.columns import Problem
@@ -30,14 +32,14 @@ class TextTemplate:
         try:
             parts = list(Formatter().parse(template))
         except ValueError as error:
-            raise InputError(f"text_template {template!r}: {error}; write {{{{ for a brace") from error
+            raise InputError(f"--text-template {template!r}: {error}; write {{{{ for a brace") from error
         if odd := next((name for _, name, form, turn in parts if name is not None and (form or turn)), None):
-            raise InputError(f"text_template {template!r}: give columns alone, such as {{{odd}}}")
+            raise InputError(f"--text-template {template!r}: give columns alone, such as {{{odd}}}")
         self._parts = [(literal, name) for literal, name, _, _ in parts]
         self.fields = tuple(dict.fromkeys(name for _, name in self._parts if name))
         if not self.fields or any(name == "" for _, name in self._parts):
             raise InputError(
-                f"text_template {template!r}: name columns in braces, as in '{{title}}. {{body}}'"
+                f"--text-template {template!r}: name columns in braces, as in '{{title}}. {{body}}'"
             )
 
     def fill(self, values: Sequence[object]) -> str | Problem:
@@ -50,11 +52,25 @@ class TextTemplate:
         """
         cells: dict[str, str] = {}
         for name, value in zip(self.fields, values, strict=True):
-            if isinstance(value, Problem):
-                return value
-            if isinstance(value, bool) or not isinstance(value, (str, int, float, type(None))):
-                return Problem.NOT_A_STRING
-            cells[name] = "" if value is None or value != value else str(value)  # NaN
+            cell = _written(value)
+            if isinstance(cell, Problem):
+                return cell
+            cells[name] = cell
         if all(not cell or cell.isspace() for cell in cells.values()):
             return Problem.EMPTY
         return "".join(literal + (cells[name] if name else "") for literal, name in self._parts).strip()
+
+
+def _written(value: object) -> str | Problem:
+    """Return a value as text; a gap, such as a key that an object lacks, is empty."""
+    if value is None or value is Problem.MISSING_COLUMN or value != value:  # NaN, NaT
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():  # whole numbers beside gaps
+        return str(int(value))
+    if isinstance(value, (date, datetime, time)):
+        return value.isoformat()
+    if isinstance(value, Problem):
+        return value
+    return str(value) if isinstance(value, (str, int, float, Decimal)) else Problem.NOT_A_STRING

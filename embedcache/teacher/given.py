@@ -24,6 +24,8 @@ _TEXTS = (
 )
 _LEAST, _LEAST_HALF = 0.9999, 0.999
 """Cosine to a model's vectors; other kernels lose less, and half precision."""
+_NORM_RTOL = 0.02
+"""Difference of two lengths, relative; half precision makes less."""
 
 
 def is_model(given: object) -> TypeGuard[SentenceTransformer]:
@@ -58,15 +60,19 @@ def refuse_other_vectors(model: SentenceTransformer, encoder: TextEncoder, spec:
     texts = list(_TEXTS)
     given = np.asarray(model.encode(texts, show_progress_bar=False), np.float32)
     fresh = encoder.encode(texts).vectors
-    if given.shape == fresh.shape:
-        norms = np.linalg.norm(given, axis=1) * np.linalg.norm(fresh, axis=1)
-        least = float((np.einsum("nd,nd->n", given, fresh) / norms).min())
-        half = encoder.provenance.get("compute_dtype") in ("bfloat16", "float16")
-        if least >= (_LEAST_HALF if half else _LEAST):
-            return
-        found = f"cosine {least:.4f}"
-    else:
+    length, own = model.max_seq_length, encoder.teacher.contract.max_length
+    if given.shape != fresh.shape:
         found = f"{given.shape[1]} and {fresh.shape[1]} dimensions"
+    elif length is not None and own is not None and length < own:
+        found = f"it cuts texts to {length} tokens, not {own}"
+    else:
+        norms = [np.linalg.norm(vectors, axis=1) for vectors in (given, fresh)]
+        least = float((np.einsum("nd,nd->n", given, fresh) / (norms[0] * norms[1])).min())
+        half = encoder.provenance.get("compute_dtype") in ("bfloat16", "float16")
+        is_as_long = np.allclose(norms[0], norms[1], rtol=_NORM_RTOL)
+        if is_as_long and least >= (_LEAST_HALF if half else _LEAST):
+            return
+        found = f"cosine {least:.4f}" if is_as_long else f"of length {norms[0][0]:.3g}, not {norms[1][0]:.3g}"
     raise TeacherError(
         f"the SentenceTransformer given as teacher gives other vectors than its files at {spec} ({found}): "
         "it was changed after it was loaded; save it (model.save('FOLDER')) and give the folder"

@@ -54,6 +54,8 @@ class LazyTeacher:
 
     Attributes:
         source: source of the model.
+        is_model: True for a model of sentence-transformers.
+        known_as: name that the cache has for the teacher, in place of the model's own.
         has_passed_probes: True once stored rows were encoded again, see ``embedcache.probes``.
 
     Raises:
@@ -68,6 +70,7 @@ class LazyTeacher:
         derived: Path | None = None,
     ) -> None:
         model = teacher if is_model(teacher) else None
+        self.is_model, self.known_as = model is not None, ""
         given = teacher if model is None else options_of(model)
         self._given: TeacherOptions | Teacher | TextEncoder = (
             TeacherOptions(given) if isinstance(given, (str, Path)) else given
@@ -134,6 +137,8 @@ class LazyTeacher:
     @property
     def name(self) -> str:
         """Name in a cache."""
+        if self.known_as:
+            return self.known_as
         if self._encode.output == LOGITS and isinstance(self._given, (TeacherOptions, Teacher)):
             return logits_name(self.source.name)
         return self.source.name

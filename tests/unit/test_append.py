@@ -112,6 +112,9 @@ def test_labels_of_another_type_are_refused_and_the_corpus_stays(
     with pytest.raises(InputError, match="label"):
         build([{"text": "three", "y": number}], append=True, **options)
     assert Cache(tmp_path / "k").corpus("c").labels() == [1, 2]
+    options["name"] = "fractions"
+    build([{"text": "one", "y": 0.5}], **options)
+    assert build([{"text": "two", "y": 1}], append=True, **options).corpus("fractions").labels() == [0.5, 1.0]
 
 
 def test_single_texts_and_pairs_are_not_mixed(tmp_path: Path, encoder: FakeEncoder) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +102,29 @@ def test_a_template_makes_one_text_of_several_columns(tmp_path, kind):
     cache = built(source, tmp_path / "k", on_bad="skip", text_template="{title}: {body} {{{year}}}")
     assert cache.corpus().texts() == ["Cats: They sleep. {1999}", ": They bark. {2001}"]
     assert dict(cache.result.skipped) == {"empty": 1}
+
+
+@pytest.mark.parametrize("kind", ["memory", "jsonl"])
+def test_a_key_that_objects_lack_is_a_gap_even_in_the_first(tmp_path, kind):
+    source: Any = [
+        {"title": "a"},
+        {"title": "b", "body": "text", "doc": {"x": "y"}},
+        {"body": "c", "doc": None},
+    ]
+    if kind == "jsonl":
+        lines, source = [json.dumps(row) for row in source], tmp_path / "rows.jsonl"
+        source.write_text("\n".join(lines))
+    cache = built(source, tmp_path / "k", text_template="{title}.{body}.{doc.x}", on_bad="skip")
+    assert cache.corpus().texts() == ["a..", "b.text.y", ".c."]
+    cache = built(source, tmp_path / "other", text_column="doc.x", on_bad="skip")
+    assert cache.corpus().texts() == ["y"]
+
+
+def test_dates_truth_values_and_decimals_stand_in_templates_as_they_are_written(tmp_path):
+    day, moment = date(2026, 1, 31), datetime(2026, 1, 31, 12, 30)
+    rows = [{"a": day, "b": moment, "c": True, "d": Decimal("1.50"), "e": 2020.0, "f": 0.5, "g": None}]
+    cache = built(pa.Table.from_pylist(rows), tmp_path / "k", text_template="{a} {b} {c} {d} {e} {f}{g}")
+    assert cache.corpus().texts() == ["2026-01-31 2026-01-31T12:30:00 true 1.50 2020 0.5"]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 import embedcache
+from embedcache import TeacherOptions
 from embedcache.errors import TeacherError
 from embedcache.testing import sentences
 
@@ -48,8 +49,21 @@ def test_a_model_that_was_changed_is_refused(tiny_teacher: Path, tmp_path: Path)
     assert not (tmp_path / "k").exists()
     model = SentenceTransformer(str(tiny_teacher), device="cpu")
     model.max_seq_length = 4
-    with pytest.raises(TeacherError, match="other vectors than its files"):
+    with pytest.raises(TeacherError, match="cuts texts to 4 tokens"):
         embedcache.build(TEXTS, teacher=model, cache=tmp_path / "k")
+    model = SentenceTransformer(str(tiny_teacher), device="cpu")
+    del model[len(model) - 1]  # it scales vectors to length one
+    with pytest.raises(TeacherError, match=r"of length .*, not 1"):
+        embedcache.build(TEXTS, teacher=model, cache=tmp_path / "k")
+
+
+def test_a_cache_keeps_the_name_that_it_has_for_the_teacher(tiny_teacher: Path, tmp_path: Path) -> None:
+    named = TeacherOptions(str(tiny_teacher), name="ours")
+    embedcache.build(TEXTS, teacher=named, cache=tmp_path / "k", name="c")
+    model = SentenceTransformer(str(tiny_teacher), device="cpu")
+    cache = embedcache.build(TEXTS, teacher=model, cache=tmp_path / "k", name="c")
+    assert [teacher.name for teacher in cache.teachers()] == ["ours"]
+    assert cache.result.teacher == "ours"
 
 
 def test_a_model_without_files_is_refused(tmp_path: Path) -> None:
