@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from embedcache.errors import for_caller
+
+_TWICE = re.compile(r"^(\w+) \(\1\):")
 
 
 class DistillError(Exception):
@@ -23,8 +26,9 @@ class DistillError(Exception):
         self.key = key
 
     def __str__(self) -> str:
-        message = for_caller(super().__str__())
-        return message if self.key is None else f"{self.key}: {message}"
+        message = super().__str__()
+        whole = for_caller(message if self.key is None else f"{self.key}: {message}")
+        return _TWICE.sub(r"\1:", whole)
 
 
 class ConfigError(DistillError, ValueError):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -14,7 +13,6 @@ from pydantic import BaseModel
 from distill.config.base import Key, Settings, keys
 from distill.config.recipes import find_recipe
 from distill.config.sources import gather
-from distill.errors import ConfigError, DistillError
 from embedcache.cli.options import COMMON, HeadedCommand
 
 C = TypeVar("C", bound=BaseModel)
@@ -115,18 +113,6 @@ class Typed:
         """Return the typed options over the file and the recipe, which has to be for the command ``kind``."""
         recipe = find_recipe(self.recipe, kind) if self.recipe is not None else None
         return gather(self._file, self._assignments, self.options, recipe)
-
-
-@contextmanager
-def naming_options(model: type[BaseModel]) -> Iterator[None]:
-    """Let an error inside the block name the option of its key as well."""
-    options = {key.path: f"{key.path} ({key.option})" for key in keys(model) if key.option}
-    try:
-        yield
-    except DistillError as error:
-        for problem in (error.problems if isinstance(error, ConfigError) else ()) or (error,):
-            problem.key = options.get(problem.key or "", problem.key)
-        raise
 
 
 def _source_options(recipes: bool) -> list[Callable[[F], F]]:

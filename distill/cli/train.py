@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 import click
 
-from distill.cli.options import ConfigCommand, Typed, naming_options, options_of
+from distill.cli.options import ConfigCommand, Typed, options_of
 from distill.config.finetune import FinetuneConfig
 from distill.config.models import RunConfig
-from distill.config.sources import make_config
+from distill.config.sources import make_config, naming_settings
 
 
 @click.command("run", cls=ConfigCommand)
@@ -51,7 +51,7 @@ def _train(
 
         train_and_print(lambda on_progress: resume(folder, **changes, on_progress=on_progress), as_json)
         return
-    with naming_options(model):
+    with naming_settings(model):
         config = make_config(model, typed.gather(kind))
         if dump_config:
             click.echo(config.to_yaml(), nl=False)

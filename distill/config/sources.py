@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, get_origin
 
@@ -13,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from distill.config.base import Settings, keys
 from distill.config.recipes import Recipe
 from distill.config.tree import merged, put, read_value, read_yaml
-from distill.errors import ConfigError
+from distill.errors import ConfigError, DistillError
 from distill.students.spec import is_from_teacher
 
 C = TypeVar("C", bound=BaseModel)
@@ -115,6 +116,10 @@ def full_key(model: type[BaseModel], name: str) -> str:
         return names[name]
     if name.startswith("loss.") and "loss.name" in names:
         return name
+    # A setting's help has the words that others call it by.
+    meant = [key.word for key in known if key.word and name.replace("_", " ") in key.text]
+    if meant and not difflib.get_close_matches(name, names, n=1, cutoff=0.8):
+        raise ConfigError(f"unknown key, did you mean {meant[0]}?", name)
     raise ConfigError(f"unknown key{suggest_key(name, names)}", name)
 
 
@@ -147,6 +152,19 @@ def keyword_options(model: type[BaseModel], settings: Mapping[str, object]) -> d
     return options
 
 
+@contextmanager
+def naming_settings(model: type[BaseModel]) -> Iterator[None]:
+    """Let an error inside the block name the option of its key as well, or in Python the argument."""
+    named = [key for key in keys(model) if key.option and key.option.startswith("--")]
+    options = {key.path: f"{key.path} ({key.option})" for key in named}
+    try:
+        yield
+    except DistillError as error:
+        for problem in (error.problems if isinstance(error, ConfigError) else ()) or (error,):
+            problem.key = options.get(problem.key or "", problem.key)
+        raise
+
+
 def _parse_assignment(text: str) -> tuple[str, object]:
     key, separator, value = text.partition("=")
     if not separator or not key:
@@ -171,7 +189,9 @@ def _problem(problem: Any, model: type[BaseModel]) -> ConfigError:
     # A check of several keys names them itself.
     if not path:
         return ConfigError(message)
-    found = repr(problem["input"])
+    found = " ".join(repr(problem["input"]).split())[:80]
+    if any(key.path == path and key.metavar == "FILE" for key in keys(model)):
+        message = "expected the path of a file; write a table in memory to one"
     return ConfigError(message if found in message else f"{message} (found {found})", path)
 
 

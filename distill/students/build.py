@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from distill.errors import StudentError
 from distill.layout import describe_missing
 from distill.students.layers import keep_layers
-from distill.students.spec import ALIASES, StudentOptions, is_from_teacher, parse_spec
+from distill.students.spec import ALIASES, KINDS, StudentOptions, is_from_teacher, parse_spec
 from distill.students.static import flat_features, is_static
 from distill.students.transformer import merge_adapter
 from embedcache.contract import Contract
@@ -155,6 +155,8 @@ def _load(spec: str, pooling: str | None) -> Teacher:
     # Checked before aliases are resolved: a hub id that an alias stands for is not mistyped.
     if missing := describe_missing(spec):
         raise StudentError(f"student: {missing}")
+    if spec in KINDS:
+        raise StudentError(f"student {spec!r} is built from the teacher: write {KINDS[spec].form}")
     spec = ALIASES.get(spec, spec)
     if is_served(spec):
         raise StudentError(f"student {spec!r} is behind a server: give a folder, an alias or a hub id")

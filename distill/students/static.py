@@ -92,6 +92,7 @@ def build_static(
     basis, centre = np.zeros((teacher.dimension, dim)), np.zeros(teacher.dimension)
     if not options.on_trial:
         ordinary = _ordinary(backend, len(old_ids))
+        options.on_note(f"the student begins with the teacher's vectors of {ordinary.sum():,} single tokens")
         shares = token_shares(counts, ordinary)
         vectors = _token_vectors(
             encoder, tokenizer, old_ids[ordinary], with_types=encoder.tokenizer.uses_token_types

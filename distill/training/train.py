@@ -18,7 +18,7 @@ from distill.config.finetune import FinetuneConfig
 from distill.config.keywords import FinetuneKeywords, RunKeywords
 from distill.config.models import RunConfig
 from distill.config.signature import with_settings
-from distill.config.sources import keyword_options, load_config
+from distill.config.sources import keyword_options, load_config, naming_settings
 from distill.device import cpu_threads, make_accelerator, seeded
 from distill.errors import CheckpointError
 from distill.layout import BEST, CHECKPOINT, CONFIG
@@ -162,8 +162,8 @@ def run(
         "out": out,
     }
     named["teacher"] = teacher if teacher is None or isinstance(teacher, str) else list(teacher)
-    options = keyword_options(RunConfig, {**named, **settings})
-    with _watched(on_progress, progress) as watch:
+    with naming_settings(RunConfig), _watched(on_progress, progress) as watch:
+        options = keyword_options(RunConfig, {**named, **settings})
         return train(load_config(RunConfig, options=options), watch)
 
 
@@ -195,8 +195,8 @@ def finetune(
         ConfigError: naming every key that is unknown or has an unusable value; else as ``train``.
     """
     files = {"triples": triples, "sentences": sentences, "labels": labels}
-    options = keyword_options(FinetuneConfig, {"start": start, "out": out, **files, **settings})
-    with _watched(on_progress, progress) as watch:
+    with naming_settings(FinetuneConfig), _watched(on_progress, progress) as watch:
+        options = keyword_options(FinetuneConfig, {"start": start, "out": out, **files, **settings})
         return train(load_config(FinetuneConfig, options=options), watch)
 
 

@@ -72,8 +72,7 @@ class UrlFile:
         size = self.info().get("size")
         if size is not None and (scheme_of(self.url) not in _WEB or _gives_parts(self.url)):
             return RangeFile(self, int(size), ahead)
-        stream: io.RawIOBase = _call(self.url, lambda fs, place: fs.open(place, block_size=0))
-        return stream
+        return _WholeFile(self, _call(self.url, lambda fs, place: fs.open(place, block_size=0)))
 
     def info(self) -> dict[str, Any]:
         """Return its client's description of it; errors as ``open``."""
@@ -88,6 +87,38 @@ class UrlFile:
             return None
         whole = hashlib.sha256(f"{known.time} {tag}".encode()).hexdigest()
         return [known.bytes, int(whole[:15], 16)]
+
+
+class _WholeFile(io.RawIOBase):
+    """File of a server that gives no parts of files: it is read once, from the beginning to the end."""
+
+    def __init__(self, file: UrlFile, stream: Any) -> None:
+        self._file, self._stream = file, stream
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer with the next bytes; return their number.
+
+        Raises:
+            InputError: if the connection ends before the file does.
+        """
+        try:
+            found = self._stream.read(len(buffer))
+        except Exception as error:
+            raise InputError(
+                f"{self._file}: the connection ended before the file did ({shortly(error)}), and its server "
+                "gives no parts of files; run it again, or download the file and give that"
+            ) from error
+        buffer[: len(found)] = found
+        return len(found)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._stream.close()
+        super().close()
 
 
 class RangeFile(io.RawIOBase):
@@ -237,9 +268,14 @@ def _call(url: str, act: Callable[[Any, str], T]) -> T:
             return act(fs, place)
         except EmbedCacheError:
             raise
-        except FileNotFoundError as error:
-            raise MissingInputError(f"{url.partition('?')[0]} does not exist; check the URL") from error
         except Exception as error:
+            if isinstance(error, FileNotFoundError):
+                # The client of the web says so of a server that does not answer, too.
+                if not isinstance(error.__cause__, OSError):
+                    raise MissingInputError(
+                        f"{url.partition('?')[0]} does not exist; check the URL"
+                    ) from error
+                error = error.__cause__
             if not tries:
                 raise InputError(
                     f"{url.partition('?')[0]} cannot be read ({shortly(error)}); check the URL, the network, "

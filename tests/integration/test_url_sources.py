@@ -148,6 +148,33 @@ def test_a_password_in_a_url_is_refused() -> None:
     assert "secret" not in str(caught.value)
 
 
+class Dying(Quiet):
+    """Web server that ends every connection in the midst of a file, and gives no parts."""
+
+    def do_HEAD(self) -> None:  # noqa: N802 - the name it has there
+        self.send_response(200)
+        self.send_header("Content-Length", "1000000")
+        self.end_headers()
+        self.close_connection = True
+
+    def do_GET(self) -> None:  # noqa: N802 - the name it has there
+        self.do_HEAD()
+        self.wfile.write(b"a line of text\n" * 500)
+
+
+def test_a_server_that_dies_or_is_not_there_is_one_error(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(url_files, "PAUSE", 0.01)
+    with (
+        http_server(files, Dying) as url,
+        pytest.raises(InputError, match=r"the connection ended before the file did.*download"),
+    ):
+        built(f"{url}/rows.txt", tmp_path / "k")
+    with pytest.raises(InputError, match=r"cannot be read.*the network"):
+        built(f"{url}/rows.txt", tmp_path / "k")
+
+
 def test_a_bad_line_is_tried_again(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(url_files, "PAUSE", 0.01)
     monkeypatch.setattr(url_files, "TRIES", 12)

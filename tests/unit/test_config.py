@@ -263,3 +263,12 @@ def test_only_settings_that_affect_the_result_are_in_the_identity(model, change,
     base = {"cache": "c"} if model is RunConfig else {"start": "m", "triples": "t.tsv"}
     before, after = (load_config(model, options={**base, **more}).identity_digest() for more in ({}, change))
     assert (before != after) is differs
+
+
+def test_from_python_a_problem_names_the_argument(tmp_path):
+    with pytest.raises(ConfigError, match=r"evaluation\.data \(dev\): expected the path of a file"):
+        distill.run(tmp_path, dev={"text": [1]})
+    with pytest.raises(ConfigError, match=r"optimizer\.lr \(lr\): "):
+        distill.run(tmp_path, lr="high")
+    with pytest.raises(ConfigError, match=r"did you mean lr\?"):
+        distill.run(tmp_path, learning_rate=1e-3)

@@ -299,7 +299,8 @@ def test_a_finished_run_is_not_replaced_unasked_and_kept_until_the_new_one_is_fi
         small_run(built_cache, out, seed=1)
 
     def stop(progress):
-        raise KeyboardInterrupt
+        if progress.phase == "train":
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         small_run(built_cache, out, overwrite=True, seed=1, on_progress=stop)
