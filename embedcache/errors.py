@@ -25,6 +25,7 @@ _ARGUMENTS = {
     "language": "ViewOptions.language",
     "translator": "ViewOptions.translators",
     "part": "EncodeOptions.part",
+    "embed-views": "ViewOptions.embed",
     "skip-manifest": "skip_manifests",
 }
 

@@ -57,7 +57,7 @@ def print_run(run: Run) -> None:
         "loss": f"{record.loss} {result.final_loss:.6f}",
         "best": _best(run),
         "speed": f"{result.rows_per_second:,.0f} rows/s, {100 * result.waited:.2f} % of it waiting for data",
-        "time": f"{result.seconds:.0f} s",
+        "trained in": f"{result.seconds:.0f} s",
         "student": str(run.best),
     }
     for name, value in rows.items():

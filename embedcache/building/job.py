@@ -209,6 +209,7 @@ class Job:
             store: the store of its vectors.
             counts: further fields of the result.
         """
+        first_row = 0 if self.before is None or not self.added else len(self.before)
         return BuildResult(
             corpus=self.name,
             teacher=self.teacher.name,
@@ -219,8 +220,8 @@ class Job:
             texts=sum(map(len, texts)),
             added=self.added if self.append else None,
             column=self.report.column,
-            example=texts[0].texts(np.arange(1))[0],
-            skipped=dict(texts[0].info.skipped),
+            example=texts[0].texts(np.array([first_row]))[0],
+            skipped=dict(self.report.skipped if self.append else texts[0].info.skipped),
             first_skipped=dict(self.report.first_skipped),
             not_asked=self.report.not_asked,
             kept_rows=np.array(self.report.kept, np.int64) if len(self.report.kept) else None,

@@ -58,6 +58,10 @@ class ReadOptions:
     on_bad: str = "error"
     text_template: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.on_bad not in ("error", "skip"):
+            raise InputError(f"on_bad {self.on_bad!r}: expected error or skip")
+
     def columns(self, *more: tuple[str, str]) -> Columns:
         """Return the columns to read: a second text, then ``more``, and last those of the conditions.
 

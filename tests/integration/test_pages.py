@@ -104,7 +104,7 @@ def test_the_first_day() -> None:
     write_table("faq.csv", ["text1", "text2", "score"], scored[:60])
     write_table("chosen.csv", ["text1", "text2", "score"], scored[60:120])
     assert run_blocks("first-day.md") > 10
-    assert {path.name for path in Path("cache/corpora").iterdir()} == {"reviews", "frame"}
+    assert {path.name for path in Path("cache/corpora").iterdir()} == {"reviews", "frame", "gaps"}
     assert Path("report.html").stat().st_size > 10_000
     assert len((DOCS / "first-day.md").read_text(encoding="utf-8").split()) <= 1500
     assert os.listdir("export/onnx")  # noqa: PTH208

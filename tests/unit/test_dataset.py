@@ -132,5 +132,5 @@ def test_missing_vectors_of_a_view_are_refused_with_its_option(tmp_path, teacher
     (tmp_path / "few.txt").write_text("\n".join(TEXTS[:40]) + "\n", encoding="utf-8")
     cache = build(tmp_path / "few.txt", teacher_folder, tmp_path / "cache", views=["delete-one-word"])
     distinct = len(set(cache.corpus().view("delete-one-word").texts(range(40))))
-    with pytest.raises(DataError, match=rf"of {distinct} texts .*embed_views delete-one-word"):
+    with pytest.raises(DataError, match=rf"of {distinct} texts .*embed delete-one-word"):
         open_dataset(cache, view="delete-one-word", held_out=5, queue=20)

@@ -127,6 +127,11 @@ def test_dates_truth_values_and_decimals_stand_in_templates_as_they_are_written(
     assert cache.corpus().texts() == ["2026-01-31 2026-01-31T12:30:00 true 1.50 2020 0.5"]
 
 
+def test_only_error_and_skip_say_what_to_do_with_bad_rows(tmp_path):
+    with pytest.raises(InputError, match="expected error or skip"):
+        built(["a"], tmp_path / "k", on_bad="drop")
+
+
 @pytest.mark.parametrize(
     ("options", "word"),
     [
