@@ -1,4 +1,4 @@
-"""What objects show in a notebook: HTML tables and data frames."""
+"""HTML tables and data frames for notebooks."""
 
 from __future__ import annotations
 

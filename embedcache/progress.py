@@ -80,6 +80,8 @@ class LineProgress:
             self._name, self._total, self._unit, self._text = name, total, unit, ""
             self._done = self._skipped = 0
             self._began = time.monotonic()
+            if name and total is None:  # nothing may be counted for minutes, as while a teacher is loaded
+                self._show(self._line())
 
     def advance(self, count: int = 1) -> None:
         """Count units that are done."""

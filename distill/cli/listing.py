@@ -114,8 +114,7 @@ def _students() -> Iterator[Entry]:
     from distill.students.spec import KINDS
 
     for name, kind in KINDS.items():
-        lines = [kind.form, kind.summary, f"default loss: {kind.loss}"]
-        yield name, lines, {"form": kind.form, "summary": kind.summary, "loss": kind.loss}
+        yield name, [kind.form, kind.summary], {"form": kind.form, "summary": kind.summary}
 
 
 def _print(title: str, entries: Sequence[Entry]) -> None:

@@ -40,6 +40,19 @@ def with_settings(model: type[BaseModel]) -> Callable[[F], F]:
     return decorate
 
 
+def with_options_of(other: Callable[..., Any]) -> Callable[[F], F]:
+    """Return a decorator that puts the keyword arguments of ``other`` in the place of ``**options``."""
+
+    def decorate(function: F) -> F:
+        signature, every = inspect.signature(function), inspect.signature(other).parameters.values()
+        own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        options = [one for one in every if one.kind is one.KEYWORD_ONLY]
+        function.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
 def keywords(model: type[BaseModel]) -> Iterator[Key]:
     """Yield the settings that have a name of their own as a keyword, in the order of the configuration."""
     seen: set[str] = set()

@@ -117,7 +117,8 @@ def full_key(model: type[BaseModel], name: str) -> str:
     if name.startswith("loss.") and "loss.name" in names:
         return name
     # A setting's help has the words that others call it by.
-    meant = [key.word for key in known if key.word and name.replace("_", " ") in key.text]
+    phrase = name.replace("_", " ")
+    meant = [key.word for key in known if key.word and " " in phrase and phrase in key.text]
     if meant and not difflib.get_close_matches(name, names, n=1, cutoff=0.8):
         raise ConfigError(f"unknown key, did you mean {meant[0]}?", name)
     raise ConfigError(f"unknown key{suggest_key(name, names)}", name)

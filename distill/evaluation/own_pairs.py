@@ -37,6 +37,7 @@ from embedcache.corpus.folding import fold
 from embedcache.corpus.formats import raw_rows
 from embedcache.corpus.readers import RowConditions, text_problem
 from embedcache.corpus.sources import STDIN, Source, find_sources, format_of
+from embedcache.corpus.url_files import UrlFile
 from embedcache.errors import InputError
 
 SIDES = (
@@ -52,7 +53,7 @@ SIDES = (
 """Usual names of the columns of two texts, in any case."""
 
 SCORES = ("score", "similarity", "similarity_score", "relatedness_score", "label", "is_duplicate")
-"""Usual names of the column of what the two texts ought to have."""
+"""Usual names of the score or label column."""
 
 TRIPLETS = (("anchor", "positive", "negative"), ("query", "positive", "negative"))
 """Usual names of the columns of triplets."""
@@ -94,7 +95,9 @@ def read_pair_sets(given: object, columns: Sequence[str] | None = None) -> list[
     ):
         raise DataError('several tables need names: give {"NAME": TABLE, ...}')
     # A list of one path and a path mean the same, as for a build.
-    sets = [read_pair_set(source, columns) for source in find_sources(given)]
+    sources = find_sources(given)
+    of_some = len(sources) > 1
+    sets = [read_pair_set(source, columns, of_some=of_some) for source in sources]
     names = Counter(one.name for one in sets)
     if repeated := [name for name, count in names.items() if count > 1]:
         raise DataError(f"two files of pairs are called {repeated[0]!r}; rename one")
@@ -106,6 +109,8 @@ def read_pair_set(
     columns: Sequence[str] | None = None,
     rows: Sequence[str] = (),
     option: str = "--columns A,B,SCORE",
+    *,
+    of_some: bool = False,
 ) -> PairSet:
     """Read one set of pairs or triplets.
 
@@ -114,6 +119,7 @@ def read_pair_set(
         columns: as for ``read_pair_sets``.
         rows: ``COLUMN=VALUE`` each; rows for which not all of them hold are left out.
         option: the option that gives ``columns``, for messages.
+        of_some: ``columns`` are those of some of several files: one that has none of them is read without.
 
     Raises:
         InputError, DataError: as ``read_pair_sets``.
@@ -129,7 +135,7 @@ def read_pair_set(
         )
     conditions, skipped = RowConditions(rows), Counter[str]()
     chosen = list[str]()
-    asked = Columns(choose=partial(_choose, tuple(columns or ()), option, conditions, chosen))
+    asked = Columns(choose=partial(_choose, tuple(columns or ()), option, conditions, chosen, of_some))
     kept = []
     with raw_rows(source, kind, asked) as found:
         for row in filter(conditions.hold, found):
@@ -140,7 +146,7 @@ def read_pair_set(
                 kept.append(cells)
     if not kept and conditions.not_asked:
         raise DataError(f"{source}: {conditions.describe_none()}")
-    name = source.name.split(".")[0] if isinstance(source, Path) else "pairs"
+    name = source.name.split(".")[0] if isinstance(source, (Path, UrlFile)) else "pairs"
     return _pair_set(name, str(source), kept, skipped, chosen[-1] if chosen else "")
 
 
@@ -149,6 +155,7 @@ def _choose(
     option: str,
     conditions: RowConditions,
     chosen: list[str],
+    of_some: bool,
     found: Sequence[str],
     name: str,
 ) -> Columns:
@@ -156,12 +163,14 @@ def _choose(
 
     ``chosen`` receives the three names.
     """
+    if of_some and not {*given} & {*found}:
+        given = ()
     by_name = {column.casefold(): column for column in found}
     known = [(*sides, score) for sides in SIDES for score in SCORES] + list(TRIPLETS)
     there = [names for names in known if all(one in by_name for one in names)]
     # Of several columns of scores the first is taken; which of several texts are meant is not plain.
     is_usual = len({names[:2] for names in there}) == 1
-    if not given or (is_usual and not {*given} <= {*found}):
+    if not given:
         if not is_usual:
             raise InputError(
                 f"{name}: cannot tell which columns hold two texts and a score; found: "
@@ -218,7 +227,7 @@ def _number(cell: object) -> float:
 
 
 def _are_texts(cells: Sequence[object]) -> bool:
-    """Return True for a column of negatives: words for labels are few and repeat, and numbers are none."""
+    """Return True if cells look like negatives: mostly distinct texts, no numbers."""
     if any(isinstance(cell, str) and _NUMBER.fullmatch(cell.strip()) for cell in cells):
         return False
     return 2 * len({cell for cell in cells if isinstance(cell, str)}) > len(cells)
@@ -231,11 +240,6 @@ def known_test_set(own: PairSet) -> str | None:
         if 2 * sum(one in there for one in sketch.split()) > _SKETCH:
             return name
     return None
-
-
-def sketch(own: PairSet) -> list[str]:
-    """Return the smallest hashes of a set's pairs, by which ``known_test_set`` knows it."""
-    return sorted({_pair_hash(pair) for pair in own.items})[:_SKETCH]
 
 
 def _pair_hash(pair: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from distill.config.signature import with_options_of
 from distill.digests import files_digest
 from distill.errors import DataError, DistillError
 from distill.evaluation import stats
@@ -42,19 +43,6 @@ from embedcache import __version__
 from embedcache.errors import EmbedCacheError, StorageError
 from embedcache.fsio import canonical_json
 from embedcache.progress import Progress, shown
-
-
-def evaluate(models: Sequence[Spec] | Spec, suite: str | None = None, **options: Any) -> Evaluation:
-    """Evaluate models on one suite, ``pairs`` where they are given or else ``sts``; as ``evaluate_suites``.
-
-    Example:
-        >>> evaluate("runs/three-layers", pairs="faq.tsv")  # doctest: +SKIP
-    """
-    if suite not in (None, PAIRS) and options.get("pairs") is not None:
-        raise DataError(f"suite {suite!r} beside pairs: use evaluate_suites for both, or leave one out")
-    suites = [] if options.get("pairs") is not None else [suite or DEFAULT]
-    (found,) = evaluate_suites(models, suites, **options)
-    return found
 
 
 def evaluate_suites(
@@ -162,6 +150,20 @@ def evaluate_suites(
         session.score_teacher(implied=teacher is None)
         found = [session.score(model) for model in students]
         return [session.evaluation(name, [scored[name] for scored in found]) for name in session.jobs]
+
+
+@with_options_of(evaluate_suites)
+def evaluate(models: Sequence[Spec] | Spec, suite: str | None = None, **options: Any) -> Evaluation:
+    """Evaluate models on one suite, ``pairs`` where they are given or else ``sts``; as ``evaluate_suites``.
+
+    Example:
+        >>> evaluate("runs/three-layers", pairs="faq.tsv")  # doctest: +SKIP
+    """
+    if suite not in (None, PAIRS) and options.get("pairs") is not None:
+        raise DataError(f"suite {suite!r} beside pairs: use evaluate_suites for both, or leave one out")
+    suites = [] if options.get("pairs") is not None else [suite or DEFAULT]
+    (found,) = evaluate_suites(models, suites, **options)
+    return found
 
 
 def to_json(found: Sequence[Evaluation], suites: Sequence[str]) -> dict[str, Any]:

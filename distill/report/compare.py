@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+NOT_SHOWN = "not shown"
+"""In place of the better model, where the difference may be noise."""
+
+
 @dataclass(frozen=True, repr=False)
 class ModelComparison:
     """Two models on one or several suites.
@@ -44,6 +48,11 @@ class ModelComparison:
             for suite, found in self.suites.items()
         }
         return {**vars(self), "suites": rows, "notes": list(self.notes)}
+
+    @property
+    def better(self) -> dict[str, str]:
+        """Name of the better model by verdict."""
+        return {"A is better": self.a, "B is better": self.b}
 
     def __repr__(self) -> str:
         """Return difference, interval and p-value of each set, a line each."""
@@ -75,7 +84,7 @@ class ModelComparison:
                 "low": None if row.interval is None else row.interval[0],
                 "high": None if row.interval is None else row.interval[1],
                 "p": row.p_corrected,
-                "verdict": row.verdict,
+                "better": self.better.get(row.verdict, NOT_SHOWN),
             }
             for suite, rows in self.suites.items()
             for row in rows
@@ -88,6 +97,8 @@ def compare(
     suites: Sequence[str] | None = None,
     *,
     data: str | Path | None = None,
+    pairs: object = None,
+    columns: Sequence[str] | None = None,
     draws: int = stats.DRAWS_OF_COMPARISON,
     seed: int = 0,
     **options: Any,
@@ -99,9 +110,10 @@ def compare(
         suites: suites of sets; ``all``: every one that finds its files; default: ``sts``, or where they are
             given ``pairs`` alone.
         data: folder of test files.
+        pairs, columns: pairs or triplets of your own, as for ``distill.evaluate``.
         draws: draws of the bootstrap.
         seed: choice of the draws.
-        options: further options of ``distill.evaluate``, such as ``pairs``. Kept evaluations are used.
+        options: further options of ``distill.evaluate``. Kept evaluations are used.
 
     Raises:
         DataError: if both are the same model, or no suite has items to compare.
@@ -110,7 +122,8 @@ def compare(
     if str(a) == str(b):
         raise DataError(f"{a} compared with itself; name two models")
     if suites is None:
-        suites = () if options.get("pairs") is not None else ("sts",)
+        suites = () if pairs is not None else ("sts",)
+    options |= {"pairs": pairs, "columns": columns}
     found = evaluate_suites([a, b], suites, data=data, beside_teacher=False, keep=True, **options)
     notes = dict.fromkeys(note for one in found for note in one.notes)
     rows: dict[str, list[Comparison]] = {}
@@ -131,10 +144,9 @@ def comparison_tables(found: ModelComparison) -> list[Table]:
         f"Difference: {found.a} - {found.b}, {found.draws:,} draws of the items. p: two-sided, of the sets "
         "corrected for their number (Holm)."
     )
-    better = {"A is better": found.a, "B is better": found.b}
     heads = ["set", "items", found.a, found.b, "difference", "95 % interval", "p", "better"]
     return [
-        Table(f"{suite}, x100", heads, [_cells(row, better) for row in rows], caption)
+        Table(f"{suite}, x100", heads, [_cells(row, found.better) for row in rows], caption)
         for suite, rows in found.suites.items()
     ]
 
@@ -143,4 +155,4 @@ def _cells(row: Comparison, better: Mapping[str, str]) -> list[str]:
     interval = NOTHING if row.interval is None else f"{row.interval[0]:+.2f}, {row.interval[1]:+.2f}"
     p = NOTHING if row.p_corrected is None else f"{row.p_corrected:.3f}"
     figures = [f"{row.a:.2f}", f"{row.b:.2f}", f"{row.difference:+.2f}"]
-    return [row.label, f"{row.items:,}", *figures, interval, p, better.get(row.verdict, "not shown")]
+    return [row.label, f"{row.items:,}", *figures, interval, p, better.get(row.verdict, NOT_SHOWN)]

@@ -20,6 +20,7 @@ from distill.evaluation.contamination import CONTAMINATION, Seen, describe
 from distill.evaluation.model_kinds import open_model
 from distill.evaluation.models import weight_bytes
 from distill.evaluation.result import Figure, Interval, Scored
+from distill.evaluation.task import PAIRS
 from distill.layout import BEST
 from distill.record import RunRecord, find_runs, read_record
 from distill.report.paper import Paper, find_paper
@@ -193,9 +194,8 @@ def rows(places: str | Path | Iterable[str | Path], suites: Sequence[str] = ()) 
     for run in runs:
         run.kept = {name: run.kept[name] for name in shown if name in run.kept}
         if missing := [suite for suite in shown or [MAIN_SUITE] if suite not in run.kept]:
-            run.notes.append(
-                f"no figures on {', '.join(missing)}; run 'distill eval RUN --suite {missing[0]}'"
-            )
+            how = "--pairs FILE" if missing[0] == PAIRS else f"--suite {missing[0]}"
+            run.notes.append(f"no figures on {', '.join(missing)}; run 'distill eval RUN {how}'")
         groups[str(run.folder) if run.record is None else run.record.setting].append(run)
     names = row_names([[run.folder for run in group] for group in groups.values()])
     students = [_student(name, group) for name, group in zip(names, groups.values(), strict=True)]

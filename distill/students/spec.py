@@ -54,13 +54,11 @@ class StudentKind:
             keys of ``KIND:KEY=VALUE,...``; a function without any reads ``spec.argument``.
         form: form of a spec.
         summary: one line for lists.
-        loss: default of ``--loss``; chosen by the table at the head of ``docs/losses.md``.
     """
 
     function: str
     form: str
     summary: str
-    loss: str = "mse"
 
 
 KINDS = {
@@ -86,8 +84,8 @@ KINDS = {
     ),
 }
 
-FOREIGN_LOSS = "ckd"
-"""Default of ``--loss`` for models that were not made from the teacher."""
+DEFAULT_LOSS, DEFAULT_LOSS_OF_OTHERS = "mse", "ckd"
+"""Loss where none is given, of students made from the teacher and of other models: see ``docs/losses.md``."""
 
 _TYPES: dict[str, TypeAdapter[Any]] = {
     "int": TypeAdapter(PositiveInt),
@@ -143,9 +141,8 @@ def is_from_teacher(text: str) -> bool:
 
 
 def default_loss(text: str) -> str:
-    """Return the loss that students of a spec are trained with where none is given."""
-    kind = text.partition(":")[0] if is_from_teacher(text) else ""
-    return KINDS[kind].loss if kind in KINDS else FOREIGN_LOSS
+    """Return the loss that a student of a spec is trained with where none is given."""
+    return DEFAULT_LOSS if is_from_teacher(text) else DEFAULT_LOSS_OF_OTHERS
 
 
 def parse_spec(text: str) -> StudentSpec:

@@ -73,7 +73,7 @@ class Run:
 
     @property
     def best(self) -> Path:
-        """The folder of the best student; ``SentenceTransformer(run.best)`` opens it."""
+        """The folder of the best student; ``SentenceTransformer(str(run.best))`` opens it."""
         return self.folder / BEST
 
     @property

@@ -116,7 +116,7 @@ def build(
         remote: name or URL of a remote whose vectors are fetched instead of encoded; with
             ``RemoteOptions`` also its limits.
         overwrite: replace a corpus or views of the same names that hold other rows; vectors are kept.
-        append: add the rows to the corpus called ``name`` and its views, unless it ends with them already.
+        append: add the rows to the corpus called ``name`` and its views, except those that it has.
         dry_run: write nothing and return what a build would do and cost.
         progress: receives the phases ``read``, ``view NAME``, ``look up``, ``fetch``, ``encode``; default: a
             line on a terminal and in a notebook; False: none.
@@ -137,6 +137,7 @@ def build(
         raise TypeError(f"build() got an unexpected keyword argument {min(unknown)!r}")
     read = replace(read, **reading)
     with shown(progress) as line:
+        line.phase("load teacher")  # unless its contract is noted
         job = Job(sources, teacher, cache, name, read, encode, views, remote, overwrite, append)
         if dry_run:
             from embedcache.building.dry_run import estimate_build

@@ -119,7 +119,7 @@ class BuildResult:
     skipped: Mapping[str, int] = field(default_factory=dict)
     first_skipped: Mapping[str, str] = field(default_factory=dict)
     not_asked: int = 0
-    kept_rows: NDArray[np.int64] | None = field(default=None, compare=False)
+    kept_rows: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
     part: str | None = None
     views: tuple[ViewResult, ...] = ()
     beside: str = ""

@@ -120,13 +120,13 @@ def refuse_growth(corpus: Corpus, planned: Sequence[PlannedView]) -> None:
     for name in (view.recipe.name for view in planned if view.recipe.reads_source):
         if name not in corpus.view_names():
             raise InputError(
-                f"view {name!r} reads a column of all rows, and --append reads those to add alone: leave it "
-                "out, or build the corpus from all of its sources with --overwrite"
+                f"view {name!r} needs the column of every row, and --append reads only the new files: leave "
+                "the view out, or build the corpus from all of its sources with --overwrite"
             )
         if read_record(corpus.folder / VIEWS / name).of != corpus.info.digest:
             raise InputError(
-                f"view {name!r} lacks rows that were added before: give that command again first, or build "
-                "the corpus from all of its sources with --overwrite"
+                f"view {name!r} is incomplete: an earlier --append was interrupted. Run that command again "
+                "first, or build the corpus from all of its sources with --overwrite"
             )
 
 

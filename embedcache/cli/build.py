@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 @teacher_option
 @cache_option
 @click.option("--name", help="Name of the corpus in the cache.  [default: from the first file's name]")
-@flag("--append", "Add the rows to the corpus --name and to its views, if it does not end with them already.")
+@flag("--append", "Add the rows to the corpus --name and to its views, except those that it has.")
 @overwrite_option
 @dry_run_option
 @json_option

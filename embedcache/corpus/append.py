@@ -1,4 +1,4 @@
-"""Rows added to a corpus: the longer corpus is that of one build of all rows, and no rows come twice."""
+"""Append rows to a corpus. The result equals one build of all rows."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def append_rows(
     report: ReadReport,
     before_growing: Callable[[], None] = lambda: None,
 ) -> Corpus:
-    """Add rows at the end of a corpus, unless it has them already, one after the other.
+    """Append rows, except those that the corpus has already.
 
-    The corpus, its files and its digest are those that all rows together would have given. Of rows that begin
-    with the whole corpus, as those of a file that has grown do, the rest is added.
+    Nothing is appended if the corpus contains all of them in sequence. Of rows that begin as the corpus ends,
+    such as those of a file that has grown, the rest is appended.
 
     Args:
         old: the corpus.
@@ -52,12 +52,14 @@ def append_rows(
     new, before = Corpus(folder, info), len(old)
     if (added := len(new) - before) == 0:
         raise InputError(f"there are no rows to add to corpus {old.name!r}; expected at least one")
-    if _has_added(old, new):
+    known = _count_known(old, new)
+    if known == added:
         return old
-    if added > before and new.digest_of(before, 2 * before) == old.info.digest:
-        info, ids = write_parts(folder, _batches_of(new, before), report)
+    if known:
+        info, ids = write_parts(folder, chain(_batches_of(old), _batches_of(new, before + known)), report)
     refuse_repeated(ids, old.name)
-    skipped = dict(Counter(report.skipped) + Counter(old.info.skipped))
+    # Rows skipped in a file that has grown were counted before.
+    skipped = Counter(report.skipped) + (Counter() if known == before else Counter(old.info.skipped))
     with _locked(corpora.parent / "derived"):
         there = info_there(folder)
         if there is not None and there.digest not in (old.info.digest, info.digest):
@@ -66,24 +68,23 @@ def append_rows(
                 "again"
             )
         before_growing()
-        write_sealed_json(folder / DESCRIPTION, dataclasses.replace(info, skipped=skipped).to_json())
+        write_sealed_json(folder / DESCRIPTION, dataclasses.replace(info, skipped=dict(skipped)).to_json())
     return Corpus(folder)
 
 
-def _has_added(old: Corpus, new: Corpus) -> bool:
-    """Return whether ``old`` has the last rows of ``new``, those that it lacks by their number, in a row."""
+def _count_known(old: Corpus, new: Corpus) -> int:
+    """Count the appended rows, from the first on, that ``old`` has: all in sequence, or some at its end."""
     before, added = len(old), len(new) - len(old)
-    first, last = new.keys_of(np.array([before, len(new) - 1]))
-    start, digest = 0, ""
+    first, start = new.keys_of(np.array([before]))[0], 0
     for keys in old.iter_keys():
         for row in (start + np.flatnonzero(keys == first)).tolist():
-            end = row + added
-            if end <= before and old.keys_of(np.array([end - 1]))[0] == last:
-                digest = digest or new.digest_of(before, len(new))
-                if old.digest_of(row, end) == digest:
-                    return True
+            end = min(row + added, before)
+            count = end - row
+            last = old.keys_of(np.array([end - 1])) == new.keys_of(np.array([before + count - 1]))
+            if last and old.digest_of(row, end) == new.digest_of(before, before + count):
+                return int(count)
         start += len(keys)
-    return False
+    return 0
 
 
 def _batches_of(corpus: Corpus, first: int = 0) -> Iterator[RowBatch]:

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from typing_extensions import TypedDict
 
@@ -61,6 +61,8 @@ class ReadOptions:
     def __post_init__(self) -> None:
         if self.on_bad not in ("error", "skip"):
             raise InputError(f"on_bad {self.on_bad!r}: expected error or skip")
+        if isinstance(cast("object", self.rows), str):
+            object.__setattr__(self, "rows", (self.rows,))
 
     def columns(self, *more: tuple[str, str]) -> Columns:
         """Return the columns to read: a second text, then ``more``, and last those of the conditions.

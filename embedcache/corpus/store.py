@@ -135,6 +135,12 @@ def _commit(folder: Path, info: CorpusInfo, *, replace: bool) -> bool:
         if there is not None and there.digest == info.digest:
             return True
         if there is not None and not replace:
+            rows, more = sum(part.rows for part in info.parts), sum(part.rows for part in there.parts)
+            if rows < more and Corpus(folder, there).digest_of(0, rows) == info.digest:
+                raise InputError(
+                    f"{info.name!r} has these {rows:,} rows and {more - rows:,} more, such as rows that were "
+                    "appended: leave this build out, or replace the corpus with --overwrite"
+                )
             raise InputError(
                 f"{info.name!r} has other rows in the cache: {there.describe()}, not {info.describe()}. "
                 "Choose another --name, add new rows with --append, or replace it with --overwrite (vectors "
@@ -178,8 +184,9 @@ class ColumnReader:
             keys = key_array(batch.texts)
             for name, values in given.items():
                 # Arrow would cut a float to an integer in silence.
-                if other := next((one for one in values if _STORED_AS[type(one)] != self.types[name]), None):
-                    raise ValueError(f"{name} {other!r} is {type(other).__name__}, not {self.types[name]}")
+                for one in values:
+                    if _STORED_AS[type(one)] != self.types[name]:
+                        raise ValueError(f"{name} {one!r} is {type(one).__name__}, not {self.types[name]}")
             columns = {name: pa.array(values, self.types[name]) for name, values in given.items()}
         except (ValueError, OverflowError, TypeError) as error:
             raise InputError(

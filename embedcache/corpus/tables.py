@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from embedcache.corpus.columns import Columns, RawRow, RawRows
 from embedcache.corpus.url_files import RangeFile, UrlFile
+from embedcache.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,6 +53,11 @@ def open_table(
 
     if kind == "parquet":
         stream = path.open() if isinstance(path, UrlFile) else None
+        if stream is not None and not stream.seekable():
+            raise InputError(
+                f"{path}: its server does not support range requests, which Parquet needs; download the "
+                "file, and give that"
+            )
         file: Any = path if stream is None else stack.enter_context(pa.PythonFile(stream, "r"))
         table = stack.enter_context(
             pq.ParquetFile(file, memory_map=stream is None, page_checksum_verification=True)
@@ -82,7 +88,8 @@ def _places(table: pq.ParquetFile, group: int, names: Sequence[str]) -> Iterator
     rows = table.metadata.row_group(group)
     for number in range(rows.num_columns):
         column = rows.column(number)
-        if column.path_in_schema.partition(".")[0] in names:
+        path = column.path_in_schema
+        if any(path == name or path.startswith(f"{name}.") for name in names):
             first = min(filter(None, (column.dictionary_page_offset, column.data_page_offset)))
             yield first, first + column.total_compressed_size
 

@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from http import HTTPStatus
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from embedcache.errors import EmbedCacheError, InputError, MissingInputError
 from embedcache.filesystems import (
+    BUCKETS,
     PAUSE,
     RETRIED,
     SCHEMES,
@@ -59,7 +61,7 @@ class UrlFile:
         return self.path.name
 
     def open(self, *, ahead: int = 0) -> io.RawIOBase:
-        """Open it for reading bytes; the stream can be moved if the server tells how long the file is.
+        """Open it for reading bytes; the stream is seekable if the server answers range requests.
 
         Args:
             ahead: bytes that are fetched ahead of a reader who goes from the beginning to the end.
@@ -70,7 +72,7 @@ class UrlFile:
             MissingExtraError: if its client is not installed.
         """
         size = self.info().get("size")
-        if size is not None and (scheme_of(self.url) not in _WEB or _gives_parts(self.url)):
+        if size is not None and (scheme_of(self.url) not in _WEB or _serves_ranges(self.url)):
             return RangeFile(self, int(size), ahead)
         return _WholeFile(self, _call(self.url, lambda fs, place: fs.open(place, block_size=0)))
 
@@ -90,7 +92,7 @@ class UrlFile:
 
 
 class _WholeFile(io.RawIOBase):
-    """File of a server that gives no parts of files: it is read once, from the beginning to the end."""
+    """Stream of a file whose server does not support range requests: it is read once."""
 
     def __init__(self, file: UrlFile, stream: Any) -> None:
         self._file, self._stream = file, stream
@@ -110,7 +112,7 @@ class _WholeFile(io.RawIOBase):
         except Exception as error:
             raise InputError(
                 f"{self._file}: the connection ended before the file did ({shortly(error)}), and its server "
-                "gives no parts of files; run it again, or download the file and give that"
+                "does not support range requests; run it again, or download the file and give that"
             ) from error
         buffer[: len(found)] = found
         return len(found)
@@ -122,7 +124,7 @@ class _WholeFile(io.RawIOBase):
 
 
 class RangeFile(io.RawIOBase):
-    """File at a URL as a stream that can be moved: what is asked for is fetched by itself.
+    """Seekable stream of a file at a URL; each read is one range request.
 
     Args:
         file: the file.
@@ -191,7 +193,8 @@ class RangeFile(io.RawIOBase):
         if len(found) != last - first:
             raise InputError(
                 f"{self._file}: {len(found):,} bytes came where {last - first:,} were asked for: the file "
-                "changed while it was read, or its server gives whole files alone; download it, and give that"
+                "changed while it was read, or its server does not support range requests; download it, and "
+                "give that"
             )
         return found
 
@@ -206,12 +209,12 @@ class RangeFile(io.RawIOBase):
             return found
 
 
-def _gives_parts(url: str) -> bool:
-    """Return whether a web server says that it gives parts of a file."""
-    request = urllib.request.Request(url, method="HEAD")  # noqa: S310 - http or https
+def _serves_ranges(url: str) -> bool:
+    """Return whether a web server answers a range request; a URL may be signed for GET alone."""
+    request = urllib.request.Request(url, headers={"Range": "bytes=0-0"})  # noqa: S310 - http or https
     try:
         with urllib.request.urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310
-            return str(answer.headers.get("Accept-Ranges", "")).lower() == "bytes"
+            return bool(answer.status == HTTPStatus.PARTIAL_CONTENT)
     except (OSError, ValueError):
         return False
 
@@ -230,8 +233,11 @@ def find_files(url: str) -> list[UrlFile]:
         MissingExtraError: if its client is not installed.
     """
     shown = url.partition("?")[0]
-    if scheme_of(url) != "sftp" and "@" in urlsplit(url).netloc:
-        raise InputError(f"a {scheme_of(url)}:// URL with a password: credentials come from the environment")
+    scheme, parts = scheme_of(url), urlsplit(url)
+    if parts.password is not None or (scheme != "sftp" and "@" in parts.netloc):
+        raise InputError(f"a {scheme}:// URL with a password: credentials come from the environment")
+    if parts.query and scheme not in _WEB and (scheme not in BUCKETS or parts.query != "anonymous=true"):
+        raise InputError(f"{shown}: options behind a question mark, expected ?anonymous=true of a bucket")
     if not re.search(r"[*\[]", shown):
         if UrlFile(url).info().get("type") == "directory":
             raise InputError(f"{shown} is a folder; name its files, say '{shown.rstrip('/')}/**/*.parquet'")

@@ -1,4 +1,4 @@
-"""Teachers given as models of sentence-transformers: their files are the teacher, and have to agree."""
+"""A loaded SentenceTransformer as teacher: its files are loaded again and must give the same vectors."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def options_of(model: SentenceTransformer) -> TeacherOptions:
         folder = folder.parent  # the files of its first module
     if not place or (not folder.is_dir() and place.count("/") > 1):
         raise TeacherError(
-            "the SentenceTransformer given as teacher has no files of its own, so nothing says later what it "
-            "was: save it (model.save('FOLDER')) and give the folder"
+            "the SentenceTransformer was not loaded from a folder or the hub: save it (model.save('FOLDER')) "
+            "and give the folder"
         )
     spec = str(folder) if folder.is_dir() else place
     return TeacherOptions(spec, truncate_dim=model.truncate_dim, prompt_name=model.default_prompt_name)
@@ -60,11 +60,8 @@ def refuse_other_vectors(model: SentenceTransformer, encoder: TextEncoder, spec:
     texts = list(_TEXTS)
     given = np.asarray(model.encode(texts, show_progress_bar=False), np.float32)
     fresh = encoder.encode(texts).vectors
-    length, own = model.max_seq_length, encoder.teacher.contract.max_length
     if given.shape != fresh.shape:
         found = f"{given.shape[1]} and {fresh.shape[1]} dimensions"
-    elif length is not None and own is not None and length < own:
-        found = f"it cuts texts to {length} tokens, not {own}"
     else:
         norms = [np.linalg.norm(vectors, axis=1) for vectors in (given, fresh)]
         least = float((np.einsum("nd,nd->n", given, fresh) / (norms[0] * norms[1])).min())

@@ -97,6 +97,11 @@ class LazyTeacher:
         elif encode.requests is not None:
             raise InputError("requests: only a served teacher, openai:MODEL@URL, takes it. Leave it out")
         if model is not None:
+            length, own = model.max_seq_length, self.encoder.teacher.contract.max_length
+            if length is not None and own is not None and length < own:
+                self._given = replace(options_of(model), max_length=length)
+                self._note = f"contracts/{_digest(self._given, encode.output, self.source)}.json"
+                del self.encoder
             refuse_other_vectors(model, self.encoder, self.source.spec)
 
     @cached_property

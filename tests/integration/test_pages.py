@@ -71,6 +71,7 @@ def small(word: str) -> str:
 
 def run_command(words: list[str]) -> None:
     program, *arguments = words
+    assert program in {*CLIS, "pip", "ssh-keygen"}
     if program == "ssh-keygen":
         subprocess.run(words, check=True)
     if program in CLIS:

@@ -98,8 +98,8 @@ def test_files_at_urls_give_the_corpus_of_the_files_here(
     root: str, name: str, files: Path, tmp_path: Path
 ) -> None:
     urls = [f"{root}/data/part-{number}/{name}" for number in range(2)]
-    if root.startswith("http") and name == "rows.parquet" and not url_files._gives_parts(urls[0]):
-        with pytest.raises(InputError, match=r"rows\.parquet cannot be read as parquet"):
+    if root.startswith("http") and name == "rows.parquet" and not url_files._serves_ranges(urls[0]):
+        with pytest.raises(InputError, match=r"rows\.parquet: its server does not support range requests"):
             built(urls, tmp_path / "k")
         return
     there = built(urls, tmp_path / "k").corpus().info
@@ -142,10 +142,30 @@ def test_the_command_reads_urls_and_says_them_without_what_may_be_a_key(
     assert len(embedcache.open(tmp_path / "k").corpus("rows")) == 20
 
 
-def test_a_password_in_a_url_is_refused() -> None:
+@pytest.mark.parametrize("scheme", ["https", "sftp", "s3"])
+def test_a_password_in_a_url_is_refused(scheme: str) -> None:
     with pytest.raises(InputError, match="credentials come from the environment") as caught:
-        find_sources("https://user:secret@host/rows.csv")
+        find_sources(f"{scheme}://user:secret@host/rows.csv")
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["s3://b/x.csv?versionId=1", "hf://datasets/a/b/x.csv?anonymous=true"])
+def test_only_buckets_are_read_without_credentials_and_nothing_else_is_asked_for(url: str) -> None:
+    with pytest.raises(InputError, match=r"anonymous=true of a bucket"):
+        find_sources(url)
+
+
+class Signed(Ranges):
+    """Web server whose URLs are signed for GET alone."""
+
+    def do_HEAD(self) -> None:  # noqa: N802 - the name it has there
+        self.send_error(403)
+
+
+def test_urls_that_are_signed_for_get_are_read(files: Path, tmp_path: Path) -> None:
+    with http_server(files, Signed) as url:
+        cache = built(f"{url}/data/part-0/rows.parquet?signature=x", tmp_path / "k")
+    assert len(cache.corpus()) == ROWS // 2
 
 
 class Dying(Quiet):
@@ -171,6 +191,8 @@ def test_a_server_that_dies_or_is_not_there_is_one_error(
         pytest.raises(InputError, match=r"the connection ended before the file did.*download"),
     ):
         built(f"{url}/rows.txt", tmp_path / "k")
+    with http_server(files) as url, pytest.raises(InputError, match="range requests, which Parquet"):
+        built(f"{url}/data/part-0/rows.parquet", tmp_path / "k")
     with pytest.raises(InputError, match=r"cannot be read.*the network"):
         built(f"{url}/rows.txt", tmp_path / "k")
 

@@ -97,20 +97,27 @@ def test_a_series_of_appends_repeated_adds_nothing_and_a_file_that_has_grown_its
     for first, last in edges * 2:
         cache = build(rows(first, last), append=True, **options)
     assert cache.result.rows == 50
-    cache = build(rows(0, 60) + rows(60, 61), append=True, **options)
-    assert (cache.result.added, cache.result.rows) == (11, 61)
-    whole = build(rows(0, 61), **{**options, "cache": tmp_path / "whole"})
+    for grown, added in ((rows(45, 55), 5), (rows(0, 61), 6)):
+        skipped = [{**grown[0], "text": ""}, *grown]
+        cache = build(skipped, append=True, on_bad="skip", **options)
+        assert cache.result.added == added
+    whole = build(
+        [{**rows(0, 1)[0], "text": ""}, *rows(0, 61)], on_bad="skip", **{**options, "cache": tmp_path / "w"}
+    )
     assert state(cache) == state(whole)
+    # The first file alone is told from a corpus of other rows.
+    with pytest.raises(InputError, match="these 30 rows and 31 more"):
+        build(rows(0, 30), **options)
 
 
-@pytest.mark.parametrize("number", [0.5, 2**70, "1"])
+@pytest.mark.parametrize("numbers", [[0.5], [0.0, 0.5], [2**70], ["1"], [""]], ids=str)
 def test_labels_of_another_type_are_refused_and_the_corpus_stays(
-    tmp_path: Path, encoder: FakeEncoder, number: object
+    tmp_path: Path, encoder: FakeEncoder, numbers: list[object]
 ) -> None:
     options: dict[str, Any] = {"teacher": encoder, "cache": tmp_path / "k", "name": "c", "label_column": "y"}
     build([{"text": "one", "y": 1}, {"text": "two", "y": 2}], **options)
     with pytest.raises(InputError, match="label"):
-        build([{"text": "three", "y": number}], append=True, **options)
+        build([{"text": f"more {n}", "y": n} for n in numbers], append=True, **options)
     assert Cache(tmp_path / "k").corpus("c").labels() == [1, 2]
     options["name"] = "fractions"
     build([{"text": "one", "y": 0.5}], **options)
@@ -140,7 +147,7 @@ def test_a_view_of_a_column_is_known_to_fit_before_rows_are_added(
     options: dict[str, Any] = {"teacher": encoder, "cache": tmp_path / "k", "name": "c"}
     files = [write(tmp_path / f"{first}.csv", rows(first, first + 10)) for first in (0, 10, 20)]
     build(files[0], **options)
-    with pytest.raises(InputError, match="all rows"):
+    with pytest.raises(InputError, match="every row"):
         build(files[1], append=True, views=["uid=column:uid"], **options)
     assert len(Cache(tmp_path / "k").corpus("c")) == 10
     build(files[0], views=["uid=column:uid"], **options)
@@ -148,7 +155,7 @@ def test_a_view_of_a_column_is_known_to_fit_before_rows_are_added(
         patch.setattr("embedcache.building.build.make_views", lambda *given, **named: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             build(files[1], append=True, **options)
-    with pytest.raises(InputError, match="that command again first"):
+    with pytest.raises(InputError, match="interrupted"):
         build(files[2], append=True, **options)
     for file in files[1:]:
         cache = build(file, append=True, **options)
@@ -192,7 +199,7 @@ def test_what_does_not_fit_the_corpus_is_refused_and_changes_nothing(
         with pytest.raises(InputError, match=words):
             build(rows(9, 12), append=True, **given_too, **options)
     with pytest.raises(InputError, match="more than once"):
-        build(rows(8, 12), append=True, name="c", read=READ, **options)
+        build([*rows(3, 4), *rows(9, 12)], append=True, name="c", read=READ, **options)
     assert len(Cache(tmp_path / "k").corpus("c")) == 9
 
 

@@ -39,6 +39,17 @@ def test_its_truncation_is_part_of_the_contract(tiny_teacher: Path, tmp_path: Pa
     assert cache.teacher().contract.dimension == 8
 
 
+def test_its_length_is_part_of_the_contract(tiny_teacher: Path, tmp_path: Path) -> None:
+    model = SentenceTransformer(str(tiny_teacher), device="cpu")
+    model.max_seq_length = 4
+    cache = embedcache.build(TEXTS, teacher=model, cache=tmp_path / "k")
+    assert cache.teacher().contract.max_length == 4
+    np.testing.assert_allclose(cache.lookup(TEXTS), model.encode(TEXTS), atol=2e-2)
+    named = TeacherOptions(str(tiny_teacher), max_length=4)
+    same = embedcache.build(TEXTS, teacher=named, cache=tmp_path / "named")
+    assert same.teacher().contract == cache.teacher().contract
+
+
 def test_a_model_that_was_changed_is_refused(tiny_teacher: Path, tmp_path: Path) -> None:
     model = SentenceTransformer(str(tiny_teacher), device="cpu")
     with torch.no_grad():
@@ -47,10 +58,6 @@ def test_a_model_that_was_changed_is_refused(tiny_teacher: Path, tmp_path: Path)
     with pytest.raises(TeacherError, match=r"changed after it was loaded.*model\.save"):
         embedcache.build(TEXTS, teacher=model, cache=tmp_path / "k")
     assert not (tmp_path / "k").exists()
-    model = SentenceTransformer(str(tiny_teacher), device="cpu")
-    model.max_seq_length = 4
-    with pytest.raises(TeacherError, match="cuts texts to 4 tokens"):
-        embedcache.build(TEXTS, teacher=model, cache=tmp_path / "k")
     model = SentenceTransformer(str(tiny_teacher), device="cpu")
     del model[len(model) - 1]  # it scales vectors to length one
     with pytest.raises(TeacherError, match=r"of length .*, not 1"):
@@ -68,5 +75,5 @@ def test_a_cache_keeps_the_name_that_it_has_for_the_teacher(tiny_teacher: Path, 
 
 def test_a_model_without_files_is_refused(tmp_path: Path) -> None:
     static = StaticEmbedding(Tokenizer(WordLevel({"a": 0}, "a")), embedding_dim=4)
-    with pytest.raises(TeacherError, match=r"no files of its own.*model\.save"):
+    with pytest.raises(TeacherError, match=r"not loaded from.*model\.save"):
         embedcache.build(TEXTS, teacher=SentenceTransformer(modules=[static]), cache=tmp_path / "k")

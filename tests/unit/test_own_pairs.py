@@ -177,6 +177,10 @@ def test_decimal_commas_are_no_negatives_and_decimals_are_numbers(third: str) ->
 def test_columns_are_of_the_files_that_have_them_and_tables_in_memory_have_names(tmp_path: Path) -> None:
     named = write(tmp_path / "named.csv", table(("l", "r", "s"), A, B, GOLD))
     usual = write(tmp_path / "usual.csv", table(("anchor", "positive", "negative"), A, B, B[::-1]))
+    with pytest.raises(InputError, match="'t'"):  # a word of three is mistyped
+        read_pair_sets([named, usual], columns=["l", "r", "t"])
+    with pytest.raises(InputError, match="'l'"):
+        read_pair_sets(usual, columns=["l", "r", "s"])
     sets = read_pair_sets([named, usual], columns=["l", "r", "s"])
     assert [(own.name, own.kind) for own in sets] == [("named", "scores"), ("usual", "triplets")]
     rows = [{"text1": a, "text2": b, "score": s} for a, b, s in zip(A, B, GOLD, strict=True)]

@@ -38,7 +38,8 @@ def test_a_build_from_python_shows_a_line_on_a_terminal_and_in_a_notebook(
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
     for number, stream in enumerate((Stream(True), Cell(False))):
-        assert "rows" in built(tmp_path / str(number), stream, monkeypatch)
+        line = ("rows", "load teacher")[number]  # the last on the terminal, the first in a cell
+        assert line in built(tmp_path / str(number), stream, monkeypatch)
         assert (
             built(tmp_path / f"quiet{number}", type(stream)(stream.terminal), monkeypatch, progress=False)
             == ""
