@@ -84,7 +84,7 @@ KINDS = {
     ),
 }
 
-DEFAULT_LOSS, DEFAULT_LOSS_OF_OTHERS = "mse", "ckd"
+DEFAULT_LOSS, DEFAULT_LOSS_OF_OTHERS = "mse", "seed"
 """Loss where none is given, of students made from the teacher and of other models: see ``docs/losses.md``."""
 
 _TYPES: dict[str, TypeAdapter[Any]] = {

@@ -73,7 +73,7 @@ def test_every_option_changes_its_key_and_no_other(tmp_path):
     for key in OPTIONS:
         words, value = sample(key)
         assert before[key.path] != value
-        others = {"teacher_weights": {"teacher": ["a", "b"]}, "student.spec": {"loss.name": "ckd"}}.get(
+        others = {"teacher_weights": {"teacher": ["a", "b"]}, "student.spec": {"loss.name": "seed"}}.get(
             key.path, {}
         )
         own = [] if key.path == "cache" else ["--cache", "c"]
