@@ -57,7 +57,9 @@ class StudentConfig(StrictConfig):
         metavar="SPEC",
     )
     head: Literal["auto", "linear", "tanh", "none"] = setting(
-        "auto", "linear head: where widths differ, always, always with tanh, never", option="--head"
+        "auto",
+        "linear head; auto: only if widths differ; tanh: followed by tanh; none: never",
+        option="--head",
     )
     drop_head: bool = setting(
         False, "score and save the student without the head it is trained with", option="--drop-head"

@@ -99,7 +99,7 @@ class SelectionConfig(StrictConfig):
 
     every: PositiveInt | None = setting(
         None,
-        "steps between evaluations; default: 20 a run (of finetune 10), but none too close to the last",
+        "steps between evaluations; default: 20 evaluations a run (finetune: 10)",
         option="--eval-every",
     )
     patience: PositiveInt | None = setting(

@@ -20,11 +20,11 @@ Form: TypeAlias = Literal["float", "int8", "binary"]
 
 
 class ShortModel(Model):
-    """Model whose vectors are another's, cut or with fewer bits a number.
+    """Model that truncates or quantizes the vectors of another model.
 
     Args:
-        whole: the other.
-        dimension: leading dimensions kept; None: all.
+        whole: the other model.
+        dimension: leading dimensions to keep; None: all.
         form: form of the numbers.
     """
 

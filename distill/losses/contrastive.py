@@ -21,7 +21,7 @@ _DUPLICATES = "a row's own vector in the queue: leave it out of the negatives, o
 
 @register_loss(
     "ckd",
-    summary="find the own teacher vector among those of the batch and of past batches (DistilCSE)",
+    summary="pick a row's teacher vector among those of this and past batches (DistilCSE)",
     full_queue=False,
 )
 class CKDLoss(DistillLoss):
@@ -75,7 +75,7 @@ class CKDLoss(DistillLoss):
 
 
 @register_loss(
-    "disco-ckd", summary="find the own teacher vector among those of a queue (DisCo)", full_queue=True
+    "disco-ckd", summary="pick a row's teacher vector among those of a queue (DisCo)", full_queue=True
 )
 class DisCoCKDLoss(DistillLoss):
     r"""Contrastive distillation against a memory bank alone.

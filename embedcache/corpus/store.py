@@ -78,7 +78,7 @@ def store_corpus(
 
 
 def info_there(folder: Path, *, replace: bool = False) -> CorpusInfo | None:
-    """Return the description in ``folder``, or None where there is none, or a damaged one to be replaced."""
+    """Return the description in ``folder``; None if it is missing, or damaged and ``replace`` is set."""
     if folder.is_symlink():
         raise CorruptCacheError(f"{folder} is a symbolic link, expected a folder: delete the link")
     try:
