@@ -127,7 +127,7 @@ reader_options = all_of(
     choice(
         "--on-bad",
         ("error", "skip"),
-        "With more than 1 % malformed rows.",
+        "Stop at more than 1 % malformed rows, or skip them.",
         default="error",
         show_default=True,
     ),
