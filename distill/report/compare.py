@@ -106,11 +106,13 @@ def compare(
     """Compare two models item by item.
 
     Args:
-        a, b: the models, as ``distill.evaluation.runner.evaluate_suites`` takes them.
+        a: a model, as ``distill.evaluation.runner.evaluate_suites`` takes it.
+        b: the other.
         suites: suites of sets; ``all``: every one that finds its files; default: ``sts``, or where they are
             given ``pairs`` alone.
         data: folder of test files.
-        pairs, columns: pairs or triplets of your own, as for ``distill.evaluate``.
+        pairs: pairs or triplets of your own, as for ``distill.evaluate``.
+        columns: their columns.
         draws: draws of the bootstrap.
         seed: choice of the draws.
         options: further options of ``distill.evaluate``. Kept evaluations are used.

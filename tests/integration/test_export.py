@@ -220,7 +220,7 @@ def test_the_command_writes_beside_the_model_and_replaces_only_an_earlier_export
     (tmp_path / "file").write_text("")
     before = digests(bert)
     for target in (tmp_path / "letters", tmp_path / "file", bert, bert.parent):
-        assert "--out" in export("--overwrite", "--out", target)[1]
+        assert "out=" in export("--overwrite", "--out", target)[1]
     assert (tmp_path / "letters" / "dear.txt").read_text() == "kept"
     assert digests(bert) == before
 

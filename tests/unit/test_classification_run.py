@@ -183,7 +183,7 @@ def test_labels_that_the_teacher_does_not_know_are_named(taught, tmp_path):
     ],
 )
 def test_settings_that_a_run_has_no_use_for_are_refused(cache, tmp_path, settings, key):
-    with pytest.raises(ConfigError, match=rf"{key}: "):
+    with pytest.raises(ConfigError, match=rf"^{key}[ :]"):
         small_run(cache, tmp_path / "run", **SMALL, **settings)
 
 
@@ -298,7 +298,7 @@ def test_a_development_file_of_labelled_rows_chooses_by_the_columns_of_the_corpu
     assert "  text: body" in (run.folder / "config.yaml").read_text()
     with pytest.raises(ConfigError, match="test set"):
         small_run(cache, tmp_path / "other", **{**DEV, "dev_rows": ["split=test"]}, dev=file)
-    with pytest.raises(ConfigError, match=r"evaluation\.text2: "):
+    with pytest.raises(ConfigError, match=r"evaluation\.text2 \(dev_text2\): "):
         small_run(cache, tmp_path / "other", **DEV, dev=file, dev_text2="remark")
 
 

@@ -229,7 +229,7 @@ class TestHiddenStates:
 
 class TestRuns:
     def test_without_the_table_the_command_that_makes_it_is_named(self, built_cache, tmp_path):
-        with pytest.raises(InputError, match="token_embeddings"):
+        with pytest.raises(InputError, match="--token-embeddings"):
             small_run(built_cache, tmp_path / "run", student=COMPACT, loss="simtde")
         assert not (tmp_path / "run").exists()
 
