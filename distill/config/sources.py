@@ -192,7 +192,7 @@ def _problem(problem: Any, model: type[BaseModel]) -> ConfigError:
         return ConfigError(message)
     found = " ".join(repr(problem["input"]).split())[:80]
     if any(key.path == path and key.metavar == "FILE" for key in keys(model)):
-        message = "expected the path of a file; write a table in memory to one"
+        return ConfigError("expected the path of a file; write a table in memory to one", path)
     return ConfigError(message if found in message else f"{message} (found {found})", path)
 
 

@@ -88,8 +88,9 @@ def read_pair_sets(given: object, columns: Sequence[str] | None = None) -> list[
     if isinstance(columns, str):
         columns = [name.strip() for name in columns.split(",")]
     if isinstance(given, Mapping) and all(isinstance(name, str) for name in given):
-        named = {name: read_pair_sets(one, columns) for name, one in given.items()}
-        return [replace(one, name=name, label=name) for name, sets in named.items() for one in sets]
+        tables = [(name, source) for name, one in given.items() for source in find_sources(one)]
+        named = [(name, read_pair_set(one, columns, of_some=len(tables) > 1)) for name, one in tables]
+        return [replace(one, name=name, label=name) for name, one in named]
     if isinstance(given, (list, tuple)) and not all(
         isinstance(one, (str, os.PathLike, dict)) for one in given
     ):

@@ -186,6 +186,9 @@ def test_columns_are_of_the_files_that_have_them_and_tables_in_memory_have_names
     rows = [{"text1": a, "text2": b, "score": s} for a, b, s in zip(A, B, GOLD, strict=True)]
     (own,) = read_pair_sets({"faq": rows})
     assert own.name == "faq"
+    others = {"l": A, "r": B, "s": GOLD}
+    sets = read_pair_sets({"faq": rows, "more": pa.table(others)}, columns=["l", "r", "s"])
+    assert [own.name for own in sets] == ["faq", "more"]
     with pytest.raises(DataError, match="need names"):
         read_pair_sets([pa.table({"x": [1]}), pa.table({"x": [1]})])
 
