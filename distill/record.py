@@ -130,7 +130,7 @@ class TrainResult(_Part):
 
 
 class MachineRecord(_Part):
-    """What a run was trained with.
+    """Precision, device and library versions of a training.
 
     Attributes:
         precision: ``bf16``, ``fp16`` or ``no``.

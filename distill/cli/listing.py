@@ -24,8 +24,8 @@ def list_command(kind: str, name: str | None, config_only: bool, every: bool, as
     """List losses, recipes, suites or students, or show those whose name begins with NAME.
 
     A loss is chosen with --loss NAME, its settings are set with --set loss.SETTING=VALUE. A recipe is used
-    with --recipe NAME; all other settings win over it. Of recipes those that run on any machine are shown;
-    with --all also the others, and the other rows of the papers' tables: how they run, or why they do not.
+    with --recipe NAME; all other settings win over it. Only recipes that run on any machine are shown;
+    --all shows every row of the papers' tables: how it runs, or why it does not.
     """
     from distill.config.recipes import EVERYWHERE, find_recipe, recipes
 

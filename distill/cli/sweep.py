@@ -35,7 +35,7 @@ _SETTINGS = {
 @click.option("--corpus", metavar="NAME", help="Corpus in the cache.  [default: the only one]")
 @click.option("--teacher", metavar="NAME", help="Teacher in the cache.  [default: the only one]")
 @click.option("--student", "students", metavar="SPEC", multiple=True, help="Student; repeat it to vary it.")
-@click.option("--dev", metavar="FILE", help="Development pairs, by which runs are ranked.")
+@click.option("--dev", metavar="FILE", help="Development pairs that rank the runs.")
 @click.option("--epochs", type=int, metavar="N", help="Epochs of all runs.  [default: by the corpus's size]")
 @click.option("--lr", type=float, metavar="X", help="Peak learning rate of all runs.  [default: the loss's]")
 @click.option("--recipe", metavar="NAME", help="Start from the settings of a published experiment.")

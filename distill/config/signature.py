@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def with_settings(model: type[BaseModel]) -> Callable[[F], F]:
     """Return a decorator that puts every setting of ``model`` into a function's signature and docstring.
 
-    The function takes them as ``**settings``; those that it names itself stay as they are.
+    The function takes them as ``**settings``. Arguments that it names itself keep their place.
     """
 
     def decorate(function: F) -> F:

@@ -1,4 +1,4 @@
-"""Pairs and triplets of one's own, read from any table: the suite ``pairs``, and the sets of ``--dev``."""
+"""The user's own pairs and triplets, read from any table: the suite ``pairs``, and the sets of ``--dev``."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def read_pair_set(
         columns: as for ``read_pair_sets``.
         rows: ``COLUMN=VALUE`` each; rows for which not all of them hold are left out.
         option: the option that gives ``columns``, for messages.
-        of_some: ``columns`` are those of some of several files: one that has none of them is read without.
+        of_some: True if several files share ``columns``: a file with none of them is read by the usual names.
 
     Raises:
         InputError, DataError: as ``read_pair_sets``.
@@ -235,7 +235,7 @@ def _are_texts(cells: Sequence[object]) -> bool:
 
 
 def known_test_set(own: PairSet) -> str | None:
-    """Return the name of the public test set of which a set holds most pairs; None of another set."""
+    """Return the public test set that most of these pairs come from; None otherwise."""
     there = {_pair_hash(pair) for pair in own.items}
     for name, sketch in _TEST_SETS.items():
         if 2 * sum(one in there for one in sketch.split()) > _SKETCH:
@@ -248,7 +248,7 @@ def _pair_hash(pair: Sequence[str]) -> str:
 
 
 def pairs_suite(sets: Sequence[PairSet]) -> Suite:
-    """Return the suite that scores sets of one's own."""
+    """Return the suite that scores the user's own sets."""
     items: Items = {one.name: one.items for one in sets}
     version = hashlib.sha256(" ".join(f"{one.name} {one.digest}" for one in sets).encode()).hexdigest()
     return replace(

@@ -57,7 +57,7 @@ class PairSet:
         kind: scores or labels 0 and 1 of two texts, or an anchor, a positive and a negative.
         texts: the texts by column: two, or three of triplets.
         gold: (n,) float64; scores or labels, of triplets all 1.
-        subsets: the subset of each; empty where there are none.
+        subsets: subset of each row; empty without a column of subsets.
         skipped: reason -> rows left out.
         label: name in tables; default: ``name``.
     """

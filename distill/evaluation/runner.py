@@ -105,7 +105,9 @@ def evaluate_suites(
         EmbedCacheError: if a cache that was named cannot be used.
     """
     if columns is not None and pairs is None:
-        raise DataError(f"columns {', '.join(columns)} are those of pairs; give pairs, or leave them out")
+        raise DataError(
+            f"columns {', '.join(columns)} have no pairs to read: give pairs, or leave columns out"
+        )
     own = () if pairs is None else read_pair_sets(pairs, columns)
     suites = list(suites if suites is not None else () if own else (ALL,))
     notes: list[str] = []

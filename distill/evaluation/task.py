@@ -36,7 +36,7 @@ ALL = "all"
 """Stands for every suite that finds its files."""
 
 DEFAULT, PAIRS = "sts", "pairs"
-"""Suite where none is named, and that of pairs of one's own."""
+"""Default suite, and the suite of the user's own pairs."""
 
 SNLI_PAIRS = 15_000
 """Pairs that SNLI's classifier learns from by default; encoding all of them takes longer than all else."""

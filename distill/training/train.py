@@ -40,7 +40,7 @@ from distill.training.folder import (
 from distill.training.run import Run
 from distill.training.selection import describe_test_name
 from distill.training.task import Task
-from distill.training.tracking import OnProgress, Tracker, refuse_missing_trackers, tell
+from distill.training.tracking import OnProgress, Tracker, refuse_missing_trackers, tell, train_progress
 from distill.training.trainer import Trainer
 from embedcache.progress import is_watched
 
@@ -202,13 +202,11 @@ def finetune(
 
 @contextmanager
 def _watched(on_progress: OnProgress | None, progress: bool | None) -> Iterator[OnProgress | None]:
-    """Yield a callback of a training: the one given, or where somebody watches one that shows a line."""
+    """Yield the callback of a training: ``on_progress``, or one that shows a line if the user watches."""
     asked = is_watched() if progress is None else progress
     if on_progress is not None or not asked or not is_first_process():
         yield on_progress
         return
-    from distill.training.tracking import train_progress
-
     with train_progress() as line:
         yield line
 

@@ -64,7 +64,7 @@ def observe(sources: Sequence[Source]) -> SourceFiles | None:
         if isinstance(source, UrlFile):
             if (state := source.state()) is None:
                 return None
-            files.append((source.url, state))
+            files.append((str(source), state))  # a query may hold a key, and changes with each signature
             continue
         if not isinstance(source, Path) or not source.is_file():
             return None

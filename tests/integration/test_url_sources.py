@@ -18,6 +18,7 @@ from remote_servers import BUCKET, Proxy, Quiet, http_server, s3_environment, s3
 import embedcache
 from embedcache.cli.main import cli
 from embedcache.corpus import url_files
+from embedcache.corpus.origin import observe
 from embedcache.corpus.sources import find_sources
 from embedcache.corpus.url_files import UrlFile
 from embedcache.errors import InputError, MissingInputError
@@ -166,6 +167,11 @@ def test_urls_that_are_signed_for_get_are_read(files: Path, tmp_path: Path) -> N
     with http_server(files, Signed) as url:
         cache = built(f"{url}/data/part-0/rows.parquet?signature=x", tmp_path / "k")
     assert len(cache.corpus()) == ROWS // 2
+
+
+def test_the_note_of_a_source_holds_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(UrlFile, "state", lambda self: [1, 2])
+    assert observe([UrlFile("https://host/x.csv?signature=secret")]) == [("https://host/x.csv", [1, 2])]
 
 
 class Dying(Quiet):
