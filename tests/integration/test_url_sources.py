@@ -171,7 +171,7 @@ def test_urls_that_are_signed_for_get_are_read(files: Path, tmp_path: Path) -> N
 
 def test_the_note_of_a_source_holds_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(UrlFile, "state", lambda self: [1, 2])
-    assert observe([UrlFile("https://host/x.csv?signature=secret")]) == [("https://host/x.csv", [1, 2])]
+    assert observe([UrlFile("https://host/x.csv?signature=secret")]) == (("https://host/x.csv", [1, 2]),)
 
 
 class Dying(Quiet):
